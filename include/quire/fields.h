@@ -136,7 +136,8 @@ void visit_members(const Delta& delta, const Visit& visit) {
 // Visits the members of a ReusePart.
 // chunk_type and chunk_id are a MissingIfEmpty each: a plain prompt has neither.
 // The other values are two std::int64_t, a bool and a std::string. A plain prompt has three
-// std::int64_t behind them, and a chunk a kv_dtype, which is a std::string.
+// std::int64_t behind them, and a chunk a kv_dtype, which is a std::string. So is `layers`, of a
+// chunk where some layers carry a state.
 template <class Visit>
 void visit_members(const ReusePart& part, const Visit& visit) {
   visit("chunk_type", MissingIfEmpty{part.chunk_type});
@@ -152,6 +153,9 @@ void visit_members(const ReusePart& part, const Visit& visit) {
   }
   if (!part.kv_dtype.empty()) {
     visit("kv_dtype", part.kv_dtype);
+  }
+  if (!part.layers.empty()) {
+    visit("layers", part.layers);
   }
 }
 

@@ -57,6 +57,9 @@ struct ReusePart {
   std::optional<std::int64_t> matched_tokens, usable_tokens, replayed_tokens;
   // Format of a chunk's KV, as ChunkInfo::kv_dtype. Empty in a plain prompt and in a context.
   std::string kv_dtype = {};
+  // Use of a chunk's part by layers of each kind, for people. Empty where no layer carries a state.
+  // For example "attention: stored keys and values; gated delta rule: map on the state, ...".
+  std::string layers = {};
 };
 
 // Counts the tokens of one request.

@@ -237,14 +237,14 @@ TEST_P(StateModels, RefuseByNameWhatStatesCannotFollow) {
   EXPECT_THAT(LLM::open(path(), share).error().message, HasSubstr("state_share"));
 }
 
-TEST_P(StateModels, ComposeChunksInModeExactAndRefuseOthersByName) {
+TEST_P(StateModels, ComposeChunksInModeExact) {
   LLMOptions options;
   options.threads = 2;
   ChunkedLLM llm = must(ChunkedLLM::open(path(), options));
   const auto chunk = [&](ChunkType type, std::uint32_t seed) {
     return must(llm.register_chunk({.content = small_ids(23, seed), .type = type}));
   };
-  CompositionSpec spec{
+  const CompositionSpec spec{
       .system_chunk_id = chunk(ChunkType::kSystemPrompt, 1),
       .context_chunk_ids = {chunk(ChunkType::kContext, 2), chunk(ChunkType::kContext, 3)},
       .query_chunk_id = chunk(ChunkType::kQuery, 4),
@@ -253,15 +253,6 @@ TEST_P(StateModels, ComposeChunksInModeExactAndRefuseOthersByName) {
                          joined(small_ids(23, 3), small_ids(23, 4)));
   EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy_to_length(8))).token_ids,
             must(llm.llm().generate(all, greedy_to_length(8))).token_ids);
-  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
-    spec.mode = mode;
-    const auto refused = llm.compose(spec);
-    ASSERT_FALSE(refused.ok());
-    EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
-    EXPECT_THAT(refused.error().message, HasSubstr(std::string("mode ") + reuse_mode_name(mode)));
-    EXPECT_THAT(refused.error().message, HasSubstr("carry a state"));
-    EXPECT_THAT(refused.error().message, HasSubstr("use mode exact"));
-  }
 }
 
 // KV in other formats. Oracle: the same format without any reuse.

@@ -23,6 +23,7 @@
 #include "quire/kv/composition.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -37,7 +38,8 @@ struct BlendContext {
   std::span<const tensor::PagedKVView> views;  // [formats][layers]
   std::int32_t max_rows = 0;                   // most rows of one forward pass
   const kernels::KernelContext& kernels;
-  const HiddenStates* hidden = nullptr;  // for Blend::layers; has the parts' rows then
+  kv_store::StatePool* states = nullptr;  // for Blend::layers and hidden states
+  const HiddenStates* hidden = nullptr;   // for Blend::layers; has the parts' rows then
 };
 
 struct BlendResult {

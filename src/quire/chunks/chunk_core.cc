@@ -14,7 +14,9 @@
 
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/chunk_maps.h"
 #include "quire/chunks/chunk_setup.h"
+#include "quire/chunks/layer_blend.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
@@ -37,12 +39,14 @@ namespace quire::chunks {
 
 namespace {
 
-kv::RegistryConfig registry_config(const ChunkCacheOptions& options, const kv::Ledger& ledger,
+kv::RegistryConfig registry_config(const ChunkCacheOptions& options, engine::Engine& engine,
                                    decltype(kv::RegistryConfig::known_elsewhere) known_elsewhere) {
-  const double blocks = options.chunk_memory_ratio * ledger.config().num_blocks;
-  return {.max_chunks = options.max_chunks,
-          .max_blocks = static_cast<std::int32_t>(blocks),
-          .known_elsewhere = std::move(known_elsewhere)};
+  const double blocks = options.chunk_memory_ratio * engine.core().ledger.config().num_blocks;
+  return {
+      .max_chunks = options.max_chunks,
+      .max_blocks = static_cast<std::int32_t>(blocks),
+      .known_elsewhere = std::move(known_elsewhere),
+      .blocks_beside = [&engine](std::int64_t tokens) { return most_map_blocks(engine, tokens); }};
 }
 
 }  // namespace
@@ -52,7 +56,7 @@ ChunkCore::ChunkCore(engine::Engine& on, tiers::TierService& in, const ChunkCach
     : engine(on),
       tiers(in),
       options(how),
-      registry(registry_config(options, ledger(), std::move(why_not_found)), ledger()) {}
+      registry(registry_config(options, on, std::move(why_not_found)), ledger()) {}
 
 kv::Ledger& ChunkCore::ledger() const { return engine.core().ledger; }
 
@@ -64,16 +68,21 @@ const ChunkSetup& ChunkCore::setup() const {
 
 bool ChunkCore::has_states() const { return engine.model_config().state_layers() > 0; }
 
+std::int32_t ChunkCore::map_blocks(std::int64_t tokens) const {
+  return most_map_blocks(engine, tokens);
+}
+
 Status ChunkCore::check_mode(const CompositionSpec& spec) const {
-  if (!has_states() || spec.mode == ReuseMode::kExact) {
+  if (!has_states() || spec.mode != ReuseMode::kBlend || is_by_layers(spec.blend)) {
     return {};
   }
   const model::ModelConfig& config = engine.model_config();
   return {ErrorCode::kIncompatible,
           base::str_cat("mode ", reuse_mode_name(spec.mode), ": ", config.state_layers(), " of ",
                         config.layers, " layers (", model::mixer_name(config.state.kind),
-                        ") carry a state through the chunks, and states of chunks are not composed "
-                        "yet; use mode exact")};
+                        ") carry a state through the chunks, and a token that is computed again "
+                        "changes all behind it; use mode anchored, independent or exact, or "
+                        "recompute_layers")};
 }
 
 Status ChunkCore::check_runs_some_layers(std::string_view what) const {
@@ -84,7 +93,7 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
                           "open the model with device=\"cpu\"")};
   }
   const std::vector<std::int32_t>& windows = engine.model_config().window_tokens;
-  if (has_states() || std::ranges::any_of(windows, [](std::int32_t size) { return size > 0; })) {
+  if (std::ranges::any_of(windows, [](std::int32_t size) { return size > 0; })) {
     return {ErrorCode::kUnsupported,
             base::str_cat(what, " belongs to models whose layers all see the whole context")};
   }
@@ -92,11 +101,11 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
 }
 
 kv::ModelShape ChunkCore::model_shape() const {
-  return {.forgets = forgets(), .layers = engine.model_config().layers};
+  return {.forgets = forgets(), .has_states = has_states(), .layers = engine.model_config().layers};
 }
 
 bool ChunkCore::forgets() const {
-  return has_states() || engine.core().paged_pool.geometry().forget_after_tokens() > 0;
+  return engine.core().paged_pool.geometry().forget_after_tokens() > 0;
 }
 
 bool ChunkCore::needs_kv(const kv::NewChunk& chunk) const {
@@ -133,8 +142,9 @@ Status ChunkCore::await(const RequestEnd& end, const Interrupt& interrupted) {
 }
 
 void ChunkCore::add_blocks(const kv::NewChunk& chunk, kv::BlockCounts& blocks) const {
-  const kv::BlockCounts own = ledger().config().blocks_for(std::ssize(*chunk.tokens), chunk.format);
-  kv::add(own, blocks);
+  const auto tokens = std::ssize(*chunk.tokens);
+  kv::add(ledger().config().blocks_for(tokens, chunk.format), blocks);
+  blocks[kv::kOwnFormat] += map_blocks(tokens);
 }
 
 Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
@@ -164,7 +174,7 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 // Returns why the pool has not this format, to go on behind its name.
 const char* ChunkCore::why_not(std::string_view kv_dtype) const {
   if (has_states()) {
-    return ", and chunks of a model whose layers carry a state have no KV of their own";
+    return ", and chunks of a model whose layers carry a state have KV in the pool's format alone";
   }
   if (forgets()) {
     return ", and chunks of a model whose layers all have a sliding window have no KV of their own";

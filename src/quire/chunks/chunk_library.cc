@@ -26,9 +26,12 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
+#include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_uses.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/tier_service.h"
@@ -242,7 +245,7 @@ Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::Va
                                          ReadBehind* behind) {
   QUIRE_TRY(kv_store::KVFile file, saved_->open_kv(object_of(chunk, key)));
   note_use(chunk.id, chunk.salt);
-  if (!kv_store::holds_tokens(file.content(), *chunk.tokens)) {
+  if (!tiers::holds_segment(file, *chunk.tokens, core_.has_states())) {
     return {ErrorCode::kCorrupt, "the KV of a saved chunk is of other tokens"};
   }
   if (behind == nullptr) {
@@ -257,11 +260,14 @@ Result<kv::SegmentId> ChunkLibrary::load(const kv::NewChunk& chunk, const kv::Va
   return segment;
 }
 
-// Holds the KV of a chunk for a writer, also when the chunk goes. Returns null when it has none.
-// Waits for KV that is being read. Engine thread.
+// Holds the KV of a chunk for a writer, also when the chunk goes. Returns null when it has none,
+// and for maps in blocks of codes, which files check as codes. Waits for KV that is being read.
+// Engine thread.
 Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::VariantKey& key) {
   const auto variant = chunk.variants.find(key);
-  if (variant == chunk.variants.end()) {
+  const bool is_coded =
+      core_.engine.core().paged_pool.geometry().format != tensor::KVFormat::kPlain;
+  if (variant == chunk.variants.end() || (core_.has_states() && is_coded)) {
     return tiers::HeldRef();
   }
   const kv::BlockTable& blocks = core_.ledger().segments().find(variant->second)->blocks();

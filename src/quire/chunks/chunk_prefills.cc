@@ -21,6 +21,7 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/chunk_maps.h"
 #include "quire/chunks/hidden_pass.h"
 #include "quire/chunks/hidden_states.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
@@ -35,6 +36,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
+#include "quire/model/state_maps.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_geometry.h"
@@ -47,7 +49,9 @@ namespace quire::chunks {
 // A prefill in flight. Books how it ended when its request is destroyed.
 class ChunkPrefills::Prefill : public engine::RequestObserver {
  public:
-  Prefill(kv::Segments& segments, KeepKv store) : segments_(segments), store_(std::move(store)) {}
+  // Borrows `core`. `maps`: of the chunk, where the model has layers with a state.
+  Prefill(ChunkCore& core, std::optional<model::StateMaps> maps, KeepKv store)
+      : core_(core), maps_(std::move(maps)), store_(std::move(store)) {}
 
   ~Prefill() override {
     Status stored = store_(segment_, sums_);
@@ -59,7 +63,13 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
 
   void computed(SeqId sequence) override {
     status_ = base::no_memory("the KV of a chunk");  // until it is sealed
-    auto segment = segments_.seal(sequence);
+    if (maps_) {
+      if (Status stored = store_maps(core_.engine.core(), sequence, *maps_); !stored.ok()) {
+        status_ = std::move(stored);
+        return;
+      }
+    }
+    auto segment = core_.ledger().segments().seal(sequence);
     if (segment.ok()) {
       segment_ = *segment;
       status_ = {};
@@ -68,6 +78,7 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
     }
   }
 
+  [[nodiscard]] model::StateMaps* maps() override { return maps_ ? &*maps_ : nullptr; }
   [[nodiscard]] bool measures_kv() const override { return true; }
   void stored(const kernels::KVErrorSums& sums) override { sums_.add(sums); }
   void failed(const Error& error) override { status_ = base::copy_of(error); }
@@ -75,7 +86,8 @@ class ChunkPrefills::Prefill : public engine::RequestObserver {
   [[nodiscard]] std::shared_future<Status> done() { return done_.get_future().share(); }
 
  private:
-  kv::Segments& segments_;
+  ChunkCore& core_;
+  std::optional<model::StateMaps> maps_;
   const KeepKv store_;
   std::optional<kv::SegmentId> segment_;
   kernels::KVErrorSums sums_;
@@ -88,9 +100,9 @@ kv::VariantName ChunkPrefills::bos_name(const std::string& salt) {
 }
 
 Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::VariantName name,
-                                            KeepKv store) {
+                                            KeepKv store, std::optional<model::StateMaps> maps) {
   auto observer = std::make_shared<Prefill>(
-      core_.ledger().segments(),
+      core_, std::move(maps),
       [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv,
                                              const kernels::KVErrorSums& sums) {
         pending_.erase(name);
@@ -136,19 +148,21 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     return ended;
   };
   engine::NewRequest request{.reuse = core_.options.enable_deduplication, .salt = chunk.salt};
-  if (key.before.empty() && chunk.format == kv::kOwnFormat) {
+  if (key.before.empty() && chunk.format == kv::kOwnFormat && !core_.has_states()) {
     request.prompt = *chunk.tokens;
     return start(std::move(request), {chunk.id, key}, store);
   }
+  auto maps = make_maps(core_.engine, std::ssize(*chunk.tokens));
   auto own_place = place == nullptr ? place_of(chunk, key) : Result<PrefillPlace>(*place);
-  const Result<SeqId> sequence =
-      own_place.ok() ? compose_at(chunk, *own_place) : Result<SeqId>(std::move(own_place).error());
+  const Result<SeqId> sequence = own_place.ok()
+                                     ? compose_at(*chunk.tokens, chunk.format, *own_place)
+                                     : Result<SeqId>(std::move(own_place).error());
   if (!sequence.ok()) {
     [[maybe_unused]] const Status ended = store(std::nullopt, {});
     return sequence.error();
   }
   request.composed = engine::ComposedPrompt{.sequence = *sequence, .pieces = {chunk.tokens}};
-  return start(std::move(request), {chunk.id, key}, store);
+  return start(std::move(request), {chunk.id, key}, store, std::move(maps));
 }
 
 // Returns what a variant stands behind, and adds its tokens to `position`.
@@ -179,11 +193,23 @@ Result<PrefillPlace> ChunkPrefills::place_of(const kv::Chunk& chunk,
   return place;
 }
 
-Result<SeqId> ChunkPrefills::compose_at(const kv::Chunk& chunk, const PrefillPlace& place) {
-  const kv::ComposeTail tail = {.tokens = *chunk.tokens, .position = place.position};
+Result<SeqId> ChunkPrefills::compose_at(std::span<const TokenId> tokens, kv::FormatId format,
+                                        const PrefillPlace& place) {
+  const kv::ComposeTail tail = {.tokens = tokens, .position = place.position};
   kv::Segments& segments = core_.ledger().segments();
-  return chunk.format == kv::kOwnFormat ? segments.compose(place.before, tail)
-                                        : segments.compose_in(chunk.format, place.before, tail);
+  if (format != kv::kOwnFormat) {
+    return segments.compose_in(format, place.before, tail);
+  }
+  QUIRE_TRY(const SeqId sequence, segments.compose(place.before, tail));
+  if (!core_.has_states()) {
+    return sequence;
+  }
+  const Status held = segments.hold_maps(sequence, core_.map_blocks(std::ssize(tokens)));
+  if (!held.ok()) {
+    core_.ledger().sequences().close(sequence);
+    return held.error();
+  }
+  return sequence;
 }
 
 // Returns whether files still fill blocks of a segment.
@@ -215,7 +241,8 @@ Status ChunkPrefills::keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& 
                            .decoder = core.decoder(),
                            .views = core.views,
                            .max_rows = core_.engine.options().max_batch_tokens,
-                           .kernels = core_.engine.context()},
+                           .kernels = core_.engine.context(),
+                           .states = &core.states},
                           place.before, *chunk.keep_hidden));
   core_.hidden.keep(variant->second,
                     HiddenRows(*chunk.keep_hidden, std::move(rows),
@@ -280,15 +307,24 @@ void ChunkPrefills::drop_unused_bos() {
 Result<PendingPrefill> ChunkPrefills::start_bos(const std::string& salt, TokenId bos) {
   const auto place = std::make_shared<BosSegments>();  // made now: it is filled where none may be
   place->emplace(salt, kv::SegmentId{});
-  return start({.prompt = {bos}, .salt = salt}, bos_name(salt),
-               [this, place](std::optional<kv::SegmentId> segment, const kernels::KVErrorSums&) {
-                 if (segment) {
-                   place->begin()->second = *segment;
-                   bos_.erase(place->begin()->first);
-                   bos_.merge(*place);
-                 }
-                 return Status();
-               });
+  const auto store = [this, place](std::optional<kv::SegmentId> segment,
+                                   const kernels::KVErrorSums&) {
+    if (segment) {
+      place->begin()->second = *segment;
+      bos_.erase(place->begin()->first);
+      bos_.merge(*place);
+    }
+    return Status();
+  };
+  if (!core_.has_states()) {
+    return start({.prompt = {bos}, .salt = salt}, bos_name(salt), store);
+  }
+  const auto tokens = std::make_shared<const std::vector<TokenId>>(1, bos);
+  auto maps = make_maps(core_.engine, 1);
+  engine::NewRequest request{.salt = salt};
+  QUIRE_TRY(const SeqId sequence, compose_at(*tokens, kv::kOwnFormat, {}));
+  request.composed = engine::ComposedPrompt{.sequence = sequence, .pieces = {tokens}};
+  return start(std::move(request), bos_name(salt), store, std::move(maps));
 }
 
 }  // namespace quire::chunks

@@ -21,7 +21,9 @@
 #include "quire/interrupt.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
+#include "quire/model/state_maps.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/types.h"
@@ -99,12 +101,15 @@ class ChunkPrefills {
   using KeepKv = std::function<Status(std::optional<kv::SegmentId>, const kernels::KVErrorSums&)>;
 
   [[nodiscard]] Result<PendingPrefill> start(engine::NewRequest request, kv::VariantName name,
-                                             KeepKv store);
+                                             KeepKv store,
+                                             std::optional<model::StateMaps> maps = std::nullopt);
   // Returns what a variant stands behind, if anything.
   [[nodiscard]] Result<PrefillPlace> place_of(const kv::Chunk& chunk,
                                               const kv::VariantKey& key) const;
-  // Returns a sequence of the chunk's tokens there. Its run has the chunk's format.
-  [[nodiscard]] Result<SeqId> compose_at(const kv::Chunk& chunk, const PrefillPlace& place);
+  // Returns a sequence of a chunk's tokens there. Its run has this format, and where the model has
+  // layers with a state it has room for maps.
+  [[nodiscard]] Result<SeqId> compose_at(std::span<const TokenId> tokens, kv::FormatId format,
+                                         const PrefillPlace& place);
 
   ChunkCore& core_;
   StartedPrefills pending_;

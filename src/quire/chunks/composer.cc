@@ -119,7 +119,8 @@ Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAtt
   explain(runs, attempt);
   ReadBehind behind;
   auto resolved =
-      resolve(runs, attempt.in_use, attempt.reads_behind && !core_.forgets() ? &behind : nullptr);
+      resolve(runs, attempt.in_use,
+              attempt.reads_behind && !core_.forgets() && !core_.has_states() ? &behind : nullptr);
   library_.start_reading(std::move(behind));  // whatever has failed since
   QUIRE_TRY(attempt.compositions, std::move(resolved));
   QUIRE_TRY(const bool complete, start_missing(attempt.compositions, attempt));
@@ -423,6 +424,7 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
                              .views = core.views,
                              .max_rows = core_.engine.options().max_batch_tokens,
                              .kernels = core_.engine.context(),
+                             .states = &core.states,
                              .hidden = &core_.hidden};
   QUIRE_TRY(const BlendResult blended, is_by_layers(spec.blend)
                                            ? blend_layers(context, spec.blend, composition)

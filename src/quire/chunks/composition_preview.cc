@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/chunks/blend.h"
 #include "quire/chunks/chunk_core.h"
@@ -29,6 +30,8 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/types.h"
+#include "quire/model/layer_plan.h"
+#include "quire/model/state_shape.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/text/tokenizer.h"
@@ -53,9 +56,23 @@ std::span<CompositionInfo::Segment> all_but_query(CompositionInfo& info) {
   return std::span(info.segments).first(info.segments.size() - 1);
 }
 
+std::int64_t map_blocks_of(const kv::Segment& segment) {
+  return segment.maps() == nullptr ? 0 : segment.maps()->size();
+}
+
 std::int64_t blocks_for(std::int64_t tokens, const kv::Ledger& ledger) {
   const std::int64_t block_tokens = ledger.config().block_tokens;
   return (tokens + block_tokens - 1) / block_tokens;
+}
+
+// Returns how layers of each kind use a part, where some carry a state.
+std::string layers_of(const kv::Part& part, model::MixerKind kind) {
+  const bool is_tail = kind == model::MixerKind::kShortConv;
+  const char* const inputs = part.key.before.empty()              ? "inputs of the chunk alone"
+                             : part.key.before == kv::kBosVariant ? "inputs from behind a BOS token"
+                                                                  : "inputs from behind the anchor";
+  return base::str_cat("attention: stored keys and values; ", model::mixer_name(kind), ": ",
+                       is_tail ? "last inputs" : "map on the state", ", ", inputs);
 }
 
 // Counts blocks of segments. Segments that begin alike may share blocks, from the first one on.
@@ -256,8 +273,10 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
       coded.add(first ? core_.registry.room().bytes_for(*part.chunk) : 0, part.segment.has_value());
     } else if (part.segment) {
       info.num_blocks += held.add(ledger.segments().find(*part.segment)->blocks().ids());
+      info.num_blocks += first ? map_blocks_of(*ledger.segments().find(*part.segment)) : 0;
     } else if (first) {
-      const std::int64_t blocks = blocks_for(segment.num_tokens, ledger);
+      const std::int64_t blocks =
+          blocks_for(segment.num_tokens, ledger) + core_.map_blocks(segment.num_tokens);
       info.num_blocks += blocks;
       info.new_blocks += blocks;
     }
@@ -267,7 +286,7 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
     }
     // Computed behind nothing it is a plain prompt.
     const bool plain = part.key.before.empty() && core_.options.enable_deduplication &&
-                       part.format == kv::kOwnFormat;
+                       part.format == kv::kOwnFormat && !core_.has_states();
     const kv::PrefixMatch match =
         plain ? ledger.cache().probe(*segment.token_ids, salt) : kv::PrefixMatch{};
     info.tokens_reused += match.tokens;
@@ -278,9 +297,10 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
   coded.add_to(info, ledger.config().block_bytes(kv::kOwnFormat));
   if (wants_bos && !prefills_.has_bos(salt) &&
       !prefills_.is_under_way(ChunkPrefills::bos_name(salt))) {
+    const std::int64_t blocks = 1 + core_.map_blocks(1);
     ++info.tokens_computed;
-    ++info.num_blocks;
-    ++info.new_blocks;
+    info.num_blocks += blocks;
+    info.new_blocks += blocks;
   }
 }
 
@@ -346,13 +366,22 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
     describe_exact(composition, info);
   } else {
     describe_composed(composition, foresight, info);
+    for (std::size_t i = 0; core_.has_states() && i < composition.parts.size(); ++i) {
+      info.segments[i].layers =
+          layers_of(composition.parts[i], core_.engine.model_config().state.kind);
+    }
   }
   if (composition.mode == ReuseMode::kBlend) {
     const std::int32_t block_tokens = core_.ledger().config().block_tokens;
-    add_blend(is_by_layers(spec.blend) ? layer_blend_cost(spec.blend, composition, block_tokens,
-                                                          core_.engine.model_config().layers)
-                                       : blend_cost(spec.blend, composition, block_tokens),
-              info);
+    BlendCost cost = is_by_layers(spec.blend)
+                         ? layer_blend_cost(spec.blend, composition, block_tokens,
+                                            core_.engine.model_config().layers)
+                         : blend_cost(spec.blend, composition, block_tokens);
+    for (const kv::Part& part : composition.parts) {  // contexts have maps of their own then
+      const bool is_context = part.chunk->type == ChunkType::kContext;
+      cost.blocks += is_context ? core_.map_blocks(std::ssize(*part.chunk->tokens)) : 0;
+    }
+    add_blend(cost, info);
   }
   info.memory_bytes += info.num_blocks * core_.engine.core().counters.block_bytes;
   return info;
@@ -368,7 +397,8 @@ std::vector<ReusePart> parts_of(const CompositionInfo& info) {
                      .tokens = segment.num_tokens,
                      .hit = segment.cached,
                      .reason = segment.cached ? "hit" : segment.why_not,
-                     .kv_dtype = segment.kv_dtype});
+                     .kv_dtype = segment.kv_dtype,
+                     .layers = segment.layers});
   }
   return parts;
 }

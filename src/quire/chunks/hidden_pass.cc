@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/chunks/band_states.h"
 #include "quire/chunks/blend.h"
 #include "quire/chunks/blend_rows.h"
 #include "quire/chunks/composed_sequence.h"
@@ -29,6 +30,8 @@ Result<std::vector<float>> hidden_before(const BlendContext& context,
   const auto width = static_cast<std::size_t>(context.decoder.config().hidden_size);
   std::vector<float> hidden(tokens.size() * width);
   const auto last_run = static_cast<std::int32_t>(uses.size()) - 1;
+  const auto maps = ledger.segments().maps_before(id);
+  QUIRE_TRY(BandStates states, BandStates::behind(context, std::span(maps).first(uses.size() - 1)));
   for (std::size_t first = 0; first < tokens.size();) {
     const std::size_t count =
         std::min(tokens.size() - first, static_cast<std::size_t>(context.max_rows));
@@ -42,9 +45,10 @@ Result<std::vector<float>> hidden_before(const BlendContext& context,
                                 .stores = false};
     model::ForwardBatch& batch = rows.build();
     batch.band = &band;
-    QUIRE_TRY(
-        [[maybe_unused]] const std::span<float> none,
-        context.decoder.forward(batch, rows.views(context.views, context.decoder.config().layers)));
+    states.add_to(batch, nullptr, static_cast<std::int32_t>(first));
+    QUIRE_TRY([[maybe_unused]] const std::span<float> none,
+              context.decoder.forward(
+                  batch, rows.views(context.views, context.decoder.config().kv_layers())));
     first += count;
   }
   return hidden;

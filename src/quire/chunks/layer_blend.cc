@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/band_states.h"
 #include "quire/chunks/blend.h"
 #include "quire/chunks/blend_rows.h"
 #include "quire/chunks/composed_sequence.h"
@@ -24,8 +26,12 @@
 #include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
+#include "quire/model/state_maps.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 
 namespace quire::chunks {
 namespace {
@@ -60,7 +66,15 @@ class LayerBlender {
 
   [[nodiscard]] Result<BlendResult> run() {
     QUIRE_TRY(BlendResult result, own_segments());
-    if (const Status computed = compute(result.uses); !computed.ok()) {
+    Status computed = compute(result.uses);
+    computed = computed.ok() ? replace_maps(result,
+                                            [&](std::int32_t layer) {
+                                              return layer <= range_.last &&
+                                                     (layer > range_.first ||
+                                                      (layer == 0 && range_.first == 0));
+                                            })
+                             : computed;
+    if (!computed.ok()) {
       drop(result.own);
       return computed.error();
     }
@@ -71,11 +85,15 @@ class LayerBlender {
   [[nodiscard]] Result<BlendResult> run_only(std::int32_t layer) {
     QUIRE_TRY(const BlendResult exact, run());
     auto result = own_segments();
+    Status copied = result.ok()
+                        ? replace_maps(*result, [&](std::int32_t each) { return each == layer; })
+                        : Status();
     for (std::size_t i = 0; result.ok() && i < exact.own.size(); ++i) {
-      if (const Status copied = copy_layer(layer, exact.own[i], result->own[i]); !copied.ok()) {
-        drop(result->own);
-        result = copied.error();
-      }
+      copied = copied.ok() ? copy_layer(layer, exact.own[i], result->own[i]) : copied;
+    }
+    if (!copied.ok()) {
+      drop(result->own);
+      result = copied.error();
     }
     drop(exact.own);
     return result;
@@ -123,9 +141,11 @@ class LayerBlender {
     const ComposedSequence sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> views = sequence.runs();
     const std::span<const kv::RunView> runs = std::span(views).first(uses.size());
+    const auto maps = context_.ledger.segments().maps_before(id);
+    const auto first_run = tokens_.empty() ? std::size_t{0} : run_of(tokens_.front());
+    QUIRE_TRY(BandStates states, BandStates::behind(context_, std::span(maps).first(first_run)));
     for (std::span<const TokenRef> rest = tokens_; !rest.empty();) {
-      const auto pass =
-          rest.first(std::min(rest.size(), static_cast<std::size_t>(context_.max_rows)));
+      const auto pass = rest.first(tokens_of_pass(rest));
       rest = rest.subspan(pass.size());
       BlendRows rows(runs, {}, context_.ledger.config().block_tokens);
       for (const TokenRef token : pass) {
@@ -135,8 +155,61 @@ class LayerBlender {
       const model::LayerBand band{.first = range_.first, .last = range_.last, .before = hidden};
       model::ForwardBatch& batch = rows.build();
       batch.band = &band;
+      states.add_to(batch, maps_of(pass.front()), pass.front().local);
       QUIRE_TRY([[maybe_unused]] const std::span<float> none,
-                context_.decoder.forward(batch, rows.views(context_.views, layers_)));
+                context_.decoder.forward(
+                    batch, rows.views(context_.views, context_.decoder.config().kv_layers())));
+      if (has_states() && (rest.empty() || rest.front().run != pass.front().run)) {
+        QUIRE_TRY(fresh_.emplace_back(), maps_->pack(states.bytes()));
+        maps_.reset();
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool has_states() const { return context_.decoder.config().state_layers() > 0; }
+  [[nodiscard]] static std::size_t run_of(TokenRef token) {
+    return static_cast<std::size_t>(token.run);
+  }
+
+  // Returns how many of the tokens the next pass computes: those of one chunk, where a state goes
+  // through them.
+  [[nodiscard]] std::size_t tokens_of_pass(std::span<const TokenRef> tokens) const {
+    const auto next = std::ranges::find_if(
+        tokens, [&](TokenRef token) { return token.run != tokens.front().run; });
+    const auto most =
+        has_states() ? static_cast<std::size_t>(next - tokens.begin()) : tokens.size();
+    return std::min(most, static_cast<std::size_t>(context_.max_rows));
+  }
+
+  // Returns the maps of the chunk of a token, from its first token on.
+  [[nodiscard]] model::StateMaps* maps_of(TokenRef token) {
+    if (has_states() && token.local == 0) {
+      maps_.emplace(context_.decoder.config(),
+                    static_cast<std::int32_t>(part_of(token).chunk->tokens->size()),
+                    context_.paged_pool.geometry().dtype == tensor::DType::kFloat32);
+    }
+    return maps_ ? &*maps_ : nullptr;
+  }
+
+  // Gives the own segments maps of their own: those of the pass for layers that it `takes`, and
+  // else those that the chunks have kept.
+  [[nodiscard]] Status replace_maps(const BlendResult& result,
+                                    const std::function<bool(std::int32_t layer)>& takes) {
+    const kv::Segments& known = context_.ledger.segments();
+    const std::int64_t block_bytes = context_.paged_pool.geometry().block_bytes();
+    for (std::size_t i = 0; i < fresh_.size(); ++i) {
+      QUIRE_TRY(const std::vector<std::byte> stored,
+                read_maps(context_, known.find(result.own[i])->maps()->ids()));
+      QUIRE_TRY(std::vector<std::byte> merged,
+                model::merge_maps(context_.decoder.config(), stored, fresh_[i], takes));
+      const std::int64_t blocks = (std::ssize(merged) + block_bytes - 1) / block_bytes;
+      merged.resize(static_cast<std::size_t>(blocks * block_bytes));
+      QUIRE_TRY_STATUS(
+          context_.ledger.segments().hold_maps(result.own[i], static_cast<std::int32_t>(blocks)));
+      QUIRE_TRY_STATUS(copy_blocks(context_.ledger, context_.paged_pool));
+      QUIRE_TRY_STATUS(
+          context_.paged_pool.write_blocks(known.find(result.own[i])->maps()->ids(), merged));
     }
     return {};
   }
@@ -159,7 +232,14 @@ class LayerBlender {
     return hidden;
   }
 
-  [[nodiscard]] Status copy_layer(std::int32_t layer, kv::SegmentId from, kv::SegmentId to) {
+  // Does nothing for a layer without KV.
+  [[nodiscard]] Status copy_layer(std::int32_t of, kv::SegmentId from, kv::SegmentId to) {
+    const model::LayerPlan plan =
+        context_.decoder.config().layer_plan(static_cast<std::size_t>(of));
+    if (plan.mixer != model::MixerKind::kAttention) {
+      return {};
+    }
+    const std::int32_t layer = plan.group_index;
     const kv::Segments segments = context_.ledger.segments();
     QUIRE_TRY(kv_store::PagedPool copy,
               context_.paged_pool.copy_of_layer(layer, segments.find(from)->blocks().ids()));
@@ -182,6 +262,10 @@ class LayerBlender {
   const std::int32_t layers_;
   const LayerRange range_;
   std::vector<TokenRef> tokens_;  // of the contexts
+  // Maps of the chunk that is being computed, where layers carry a state. Packed ones of those that
+  // are there, in the order of BlendResult::own.
+  std::optional<model::StateMaps> maps_;
+  std::vector<std::vector<std::byte>> fresh_;
 };
 
 }  // namespace

@@ -185,7 +185,8 @@ Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
 Context::Arriving Context::begin_reading(runtime::Runtime& runtime, std::span<Item* const> items) {
   Arriving arriving;
   std::vector<std::shared_ptr<const kv_store::KVFile>> files;
-  const bool waits = runtime.chunks().core().forgets() || !options_.fetch ||
+  const chunks::ChunkCore& core = runtime.chunks().core();
+  const bool waits = core.forgets() || core.has_states() || !options_.fetch ||
                      runtime.tiers().reload_policy().measured().computing_is_faster();
   for (Item* const item : items) {
     if (waits || item->device != nullptr || item->host != nullptr || !item->info.saved) {

@@ -25,6 +25,10 @@
 #include "quire/text/detokenizer.h"
 #include "quire/types.h"
 
+namespace quire::model {
+class StateMaps;
+}  // namespace quire::model
+
 namespace quire::engine {
 
 // kPrefill computes KV and nothing else: no logits, no sampler.
@@ -46,6 +50,8 @@ class RequestObserver {
   virtual void failed(const Error& /*error*/) {}
   // Returns whether it wants to know what storing KV as codes has changed.
   [[nodiscard]] virtual bool measures_kv() const { return false; }
+  // Returns the maps that grow by its rows, in models with layers that carry a state; null: none.
+  [[nodiscard]] virtual model::StateMaps* maps() { return nullptr; }
   // Hears what storing the KV of computed rows has changed.
   virtual void stored(const kernels::KVErrorSums& /*sums*/) {}
 };

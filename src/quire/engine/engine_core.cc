@@ -137,8 +137,8 @@ std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
 
 // Adds the formats that chunks may have beside KV in the pool's own format. A slab shall hold two
 // blocks of each. It grows for a format where that leaves several slabs, and else the format is
-// left out. Chunks of models that forget all KV behind a window, or with layers that carry a state,
-// have no KV of their own.
+// left out. Chunks of models that forget all KV behind a window have no KV of their own. Those of
+// models with layers that carry a state have KV in the pool's own format alone.
 Status add_chunk_formats(const model::ModelConfig& config, kv_store::PagedPool& pool,
                          std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;

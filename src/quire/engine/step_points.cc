@@ -12,13 +12,17 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/kept_states.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/restore_points.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/states.h"
+#include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/state_maps.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
 
@@ -77,15 +81,34 @@ std::vector<Wanted> wanted_points(const kv::Ledger& ledger, const sched::Schedul
   return wanted;
 }
 
+// Returns the maps that grow by the rows of a request.
+model::StateMaps* maps_of(ActiveRequest* request) {
+  const auto* const observer = request == nullptr ? nullptr : &request->request().observer;
+  return observer == nullptr || *observer == nullptr ? nullptr : (*observer)->maps();
+}
+
 // Adds a run and what is kept of it. `runs` points to captures only when all are there.
-void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row) {
+Status add_run(Step& step, const sched::ScheduledRun& run, ActiveRequest* request,
+               std::int32_t first_row) {
   StepPoints& points = step.points;
   kv::RestorePoints& ledger = step.core.ledger.points();
-  const kv::RestorePoints::Places places = ledger.places(run.sequence);
-  points.runs.push_back(
-      {.first_row = first_row, .num_rows = run.count, .from = places.from, .to = places.to});
+  kv::RestorePoints::Places places = ledger.places(run.sequence);
+  if (run.first == 0) {
+    QUIRE_TRY(const bool composed, compose_state(step.core, run.sequence, places.to));
+    places.from = composed ? places.to : places.from;
+  }
+  points.runs.push_back({.first_row = first_row,
+                         .num_rows = run.count,
+                         .from = places.from,
+                         .to = places.to,
+                         .captures = {},
+                         .maps = maps_of(request),
+                         .first_token = run.first});
+  if (points.runs.back().maps != nullptr && run.first == 0) {
+    points.runs.back().maps->begin();
+  }
   if (!may_keep(step.core.ledger, run)) {
-    return;
+    return {};
   }
   for (const Wanted& wanted : wanted_points(step.core.ledger, run)) {
     kv::HeldState state = ledger.take_state(wanted.evicts);
@@ -99,9 +122,22 @@ void add_run(Step& step, const sched::ScheduledRun& run, std::int32_t first_row)
                            .state = std::move(state),
                            .stays = wanted.stays});
   }
+  return {};
 }
 
 }  // namespace
+
+Result<bool> compose_state(EngineCore& core, SeqId sequence, std::int32_t to) {
+  const auto block_bytes = static_cast<std::size_t>(core.paged_pool.geometry().block_bytes());
+  bool is_first = true;
+  for (const std::span<const BlockId> blocks : core.ledger.segments().maps_before(sequence)) {
+    std::vector<std::byte> packed(blocks.size() * block_bytes);
+    QUIRE_TRY_STATUS(core.paged_pool.read_blocks(blocks, packed));
+    QUIRE_TRY_STATUS(core.decoder().apply_maps(packed, is_first, core.states.state(to)));
+    is_first = false;
+  }
+  return !is_first;
+}
 
 void add_point(EngineCore& core, SeqId sequence, std::int32_t tokens, const kv::HeldState& state,
                bool stays) {
@@ -123,12 +159,13 @@ Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& b
   points.captures.clear();
   points.kept.clear();
   std::int32_t first_row = 0;
-  for (const sched::ScheduledRun& run : running.runs) {
+  for (std::size_t i = 0; i < running.runs.size(); ++i) {
+    const sched::ScheduledRun& run = running.runs[i];
     if (const auto tail = ledger.take_tail(run.sequence)) {
       QUIRE_TRY_STATUS(step.core.paged_pool.write_blocks(
           std::array{tail->block}, step.core.states.block_beside(tail->state)));
     }
-    add_run(step, run, first_row);
+    QUIRE_TRY_STATUS(add_run(step, run, running.requests[i], first_row));
     first_row += run.count;
   }
   std::size_t next = 0;

@@ -5,6 +5,9 @@
 // is made for it. Points are wanted before the last token of a prompt, and at the end of an answer.
 // They are wanted where a prompt leaves a known history, and ever further back from its end.
 //
+// A sequence behind segments begins with the state that their maps make, in its first step and
+// whenever it begins again.
+//
 // Thread rule: the engine thread.
 #pragma once
 
@@ -25,6 +28,10 @@ namespace quire::engine {
 [[nodiscard]] Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch);
 // Makes points of what the pass has kept of a run that was booked, and with `ends` of its end.
 void keep_points(Step& step, const sched::ScheduledRun& run, bool ends);
+
+// Makes state `to` the one behind the segments that the sequence is composed of, from their maps.
+// Returns false where there are none. Fails with kCorrupt for maps of another model.
+[[nodiscard]] Result<bool> compose_state(EngineCore& core, SeqId sequence, std::int32_t to);
 
 // Makes a state the point behind the first `tokens` tokens of a sequence. Copies the KV of the
 // block that the point ends in beside the state.

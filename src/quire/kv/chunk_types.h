@@ -31,6 +31,9 @@ struct RegistryConfig {
   std::function<WallClock::time_point()> now = [] { return WallClock::now(); };
   // Returns what a store knows of a chunk that was never here, or "", for fate().
   std::function<std::string(std::string_view id, std::string_view salt)> known_elsewhere;
+  // Returns the most blocks of the pool's own format that a chunk of so many tokens has beside its
+  // KV; null: none.
+  std::function<std::int32_t(std::int64_t tokens)> blocks_beside = {};
 };
 
 // Names the KV of a chunk by the chunk or token before it when it was computed. `gap` counts the

@@ -213,12 +213,13 @@ bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& comp
 // Returns the grade of the result. Every token sees all before it when at most one context follows
 // the system chunk, at the distances of a plain prompt.
 ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition,
-                    std::int32_t layers) {
+                    const ModelShape& model) {
   if (spec.mode == ReuseMode::kExact) {  // a plain prompt has one format, and one run
     return composition.chained ? ReuseGrade::kEqualMath : ReuseGrade::kExact;
   }
-  if (std::ranges::any_of(composition.parts,
-                          [](const Part& part) { return part.chunk->converted; })) {
+  const bool maps_states = model.has_states && !composition.parts.empty();
+  if (maps_states || std::ranges::any_of(composition.parts,
+                                         [](const Part& part) { return part.chunk->converted; })) {
     return ReuseGrade::kApproximate;
   }
   const std::size_t contexts = spec.context_chunk_ids.size();
@@ -226,7 +227,7 @@ ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& comp
       contexts == 0 ||
       (contexts == 1 && (spec.system_chunk_id.empty() || base_mode(spec) == ReuseMode::kAnchored));
   const bool same = in_line(composition) && !spec.bos_sink &&
-                    (sees_all || recomputes_all(spec, composition, layers));
+                    (sees_all || recomputes_all(spec, composition, model.layers));
   return same ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
 }
 
@@ -360,7 +361,7 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
       part.segment = variant->second;
     }
   }
-  composition.grade = grade_of(spec, composition, model.layers);
+  composition.grade = grade_of(spec, composition, model);
   return composition;
 }
 

@@ -56,6 +56,7 @@ using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 // Properties of a model that modes depend on.
 struct ModelShape {
   bool forgets = false;     // all layers have a sliding window; then only kExact has a meaning
+  bool has_states = false;  // some layer carries a state, which parts change by their maps
   std::int32_t layers = 0;  // number of layers
 };
 // Resolves a composition among the chunks that `find` finds. kInvalidComposition for wrong kinds,

@@ -111,6 +111,7 @@ class Checker {
     if (!one) {
       return broken("L11", "a segment of ", blocks.size(), " blocks has several formats");
     }
+    QUIRE_TRY_STATUS(add_maps(segment.maps().get()));
     return add_table(blocks, segment.num_tokens(), 0);
   }
 
@@ -163,6 +164,14 @@ class Checker {
 
   // Returns the bytes that the holders make. Precondition: check_blocks() was called.
   [[nodiscard]] std::int64_t bytes_in_use() const { return bytes_in_use_; }
+
+  // Counts blocks with maps once, by whichever segment or sequence they are met.
+  Status add_maps(const BlockTable* maps) {
+    if (maps == nullptr || !maps_.insert(maps).second) {
+      return {};
+    }
+    return add_table(*maps, maps->size() * shared_.config().block_tokens, 0);
+  }
 
  private:
   Status add_table(const BlockTable& table, std::int32_t num_tokens, std::int32_t room,
@@ -335,6 +344,7 @@ class Checker {
   BlockUses uses_;
   std::int64_t bytes_in_use_ = 0;
   std::unordered_set<const Segment*> segments_;
+  std::unordered_set<const BlockTable*> maps_;
 };
 
 }  // namespace
@@ -345,6 +355,9 @@ Status Ledger::check() const {
     QUIRE_TRY_STATUS(checker.add_segment(*segment));
   }
   std::vector<std::int32_t> state_users(static_cast<std::size_t>(config().num_states));
+  for (const auto& [id, maps] : state_->sequence_maps) {
+    QUIRE_TRY_STATUS(checker.add_maps(maps.get()));
+  }
   for (const auto& [id, sequence] : state_->sequences) {
     const SequenceStates* states = state_->states_of({id});
     QUIRE_TRY_STATUS(checker.add_sequence(sequence, states != nullptr && states->lacks_tail()));

@@ -49,6 +49,7 @@ void LedgerState::close(SeqId id) {
   assign(id, {});
   sequences.erase(found);
   sequence_states.erase(id.value);
+  sequence_maps.erase(id.value);
 }
 
 void LedgerState::assign(SeqId id, SessionRef session) {

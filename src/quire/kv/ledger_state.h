@@ -11,6 +11,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
@@ -44,6 +45,11 @@ struct LedgerState {
     const auto found = sequence_states.find(id.value);
     return found == sequence_states.end() ? nullptr : &found->second;
   }
+  // Returns the blocks for the maps of a sequence; null for none.
+  [[nodiscard]] std::shared_ptr<BlockTable> maps_of(SeqId id) const {
+    const auto found = sequence_maps.find(id.value);
+    return found == sequence_maps.end() ? nullptr : found->second;
+  }
   // Takes up the last restore point of a sequence that is not behind `length`. Returns its length;
   // 0 for none.
   [[nodiscard]] std::int32_t restore_before(SeqId id, std::int32_t length);
@@ -74,6 +80,8 @@ struct LedgerState {
   States states;        // before what holds them
   std::unordered_map<std::uint64_t, Sequence> sequences;
   std::unordered_map<std::uint64_t, SequenceStates> sequence_states;  // where the model has some
+  // Blocks for the maps of sequences that are to be sealed with some (segment.h).
+  std::unordered_map<std::uint64_t, std::shared_ptr<BlockTable>> sequence_maps;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // last id of sequences and segments
   std::int64_t tokens_reused = 0;

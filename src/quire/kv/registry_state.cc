@@ -66,7 +66,9 @@ std::int64_t RegistryState::max_bytes() const {
 
 std::int64_t RegistryState::bytes_for(const NewChunk& chunk) const {
   const LedgerConfig& blocks = ledger.config();
-  return blocks.bytes_of(blocks.blocks_for(std::ssize(*chunk.tokens), chunk.format));
+  BlockCounts all = blocks.blocks_for(std::ssize(*chunk.tokens), chunk.format);
+  all[kOwnFormat] += config.blocks_beside ? config.blocks_beside(std::ssize(*chunk.tokens)) : 0;
+  return blocks.bytes_of(all);
 }
 
 std::int64_t RegistryState::bytes_of(const Chunk& chunk) const {

@@ -49,7 +49,7 @@ struct RegistryState {
   // Adds to the bytes of a tenant and of all.
   void add_bytes(std::string_view salt, std::int64_t count);
   [[nodiscard]] std::int64_t max_bytes() const;
-  // Returns the bytes of the blocks of one variant of a chunk.
+  // Returns the bytes of the blocks of one variant of a chunk, at most.
   [[nodiscard]] std::int64_t bytes_for(const NewChunk& chunk) const;
   [[nodiscard]] std::int64_t bytes_of(const Chunk& chunk) const;
 

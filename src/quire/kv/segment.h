@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,15 +19,20 @@ namespace quire::kv {
 // (BlockFormat::open). The segment holds its blocks; sequences
 // that use it hold them too, so it may go while they stay. Nobody writes into the slots that it
 // covers.
+//
+// Where the model has layers with a state, a segment may have other blocks beside those. They hold
+// what its tokens make of the state before them, as bytes (docs/adr/0048).
 class Segment {
  public:
   Segment(BlockTable blocks, std::vector<TokenId> tokens, std::int32_t stored_from = 0,
-          std::int32_t found_blocks = 0, FormatId format = {})
+          std::int32_t found_blocks = 0, FormatId format = {},
+          std::shared_ptr<const BlockTable> maps = nullptr)
       : blocks_(std::move(blocks)),
         tokens_(std::move(tokens)),
         stored_from_(stored_from),
         found_blocks_(found_blocks),
-        format_(format) {}
+        format_(format),
+        maps_(std::move(maps)) {}
 
   [[nodiscard]] const BlockTable& blocks() const { return blocks_; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
@@ -36,6 +42,12 @@ class Segment {
   [[nodiscard]] std::int32_t found_blocks() const { return found_blocks_; }
   // Returns the format that was asked for, also where the only block is not full.
   [[nodiscard]] FormatId format() const { return format_; }
+  // Returns the blocks with its maps, of the pool's own format; null where it has none.
+  [[nodiscard]] const std::shared_ptr<const BlockTable>& maps() const { return maps_; }
+  // Returns the bytes of all its blocks.
+  [[nodiscard]] std::int64_t num_bytes() const {
+    return blocks_.num_bytes() + (maps_ == nullptr ? 0 : maps_->num_bytes());
+  }
   [[nodiscard]] std::int32_t num_tokens() const {
     return static_cast<std::int32_t>(tokens_.size());
   }
@@ -46,6 +58,7 @@ class Segment {
   std::int32_t stored_from_ = 0;
   std::int32_t found_blocks_ = 0;
   FormatId format_;
+  std::shared_ptr<const BlockTable> maps_;
 };
 
 }  // namespace quire::kv

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
@@ -82,10 +83,23 @@ Status check_room(const SharedBlocks& shared, const BlockCounts& needed, const s
                .free_bytes = had};
 }
 
+// Returns so many blocks of the pool's own format. kOutOfBlocks.
+Result<BlockTable> blocks_for_maps(SharedBlocks& shared, std::int32_t count) {
+  BlockCounts needed;
+  needed[kOwnFormat] = count;
+  QUIRE_TRY_STATUS(check_room(shared, needed, "keeping the maps of a chunk"));
+  BlockTable table(shared);
+  table.reserve(count);
+  for (const BlockRef block : shared.acquire(count, BlockId{})) {
+    table.push(block);
+  }
+  return table;
+}
+
 }  // namespace
 
 Result<SegmentId> Segments::seal(SeqId id) {
-  QUIRE_TRY(Segment segment, state_->sequence(id).seal());
+  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id)));
   return state_->name(std::make_shared<const Segment>(std::move(segment)));
 }
 
@@ -229,7 +243,7 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
   }
   const SegmentId derived = state_->name(std::make_shared<const Segment>(
       std::move(blocks), std::vector<TokenId>(base.tokens().begin(), base.tokens().end()),
-      base.stored_from(), 0, base.format()));
+      base.stored_from(), 0, base.format(), base.maps()));
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const std::int32_t first = touched[i] * block_tokens;
     shared.order_copy({.from = base.blocks().ref(touched[i]).id,
@@ -278,7 +292,7 @@ std::int32_t Segments::num_blocks(SegmentId id) const {
 
 std::int64_t Segments::num_bytes(SegmentId id) const {
   const auto found = state_->segments.find(id.value);
-  return found == state_->segments.end() ? 0 : found->second->blocks().num_bytes();
+  return found == state_->segments.end() ? 0 : found->second->num_bytes();
 }
 
 Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail tail) {
@@ -288,11 +302,6 @@ Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail ta
 // Opens a composed sequence. In another format than the pool's own, nothing may be lacking.
 Result<SeqId> Segments::open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
                                     FormatId format) {
-  if (state_->states.exist() && !uses.empty()) {
-    return {ErrorCode::kIncompatible,
-            "KV of segments cannot stand before tokens of a model whose layers carry a state; use "
-            "mode exact"};
-  }
   std::vector<SealedRun> sealed;
   sealed.reserve(uses.size());
   std::int32_t end = 0;
@@ -304,6 +313,12 @@ Result<SeqId> Segments::open_behind(std::span<const SegmentUse> uses, ComposeTai
     const std::int32_t num_tokens = use.tokens.value_or(found->second->num_tokens());
     QUIRE_TRY_STATUS(check_position(use.position, num_tokens, "a segment"));
     QUIRE_TRY(auto segment, first_part(state_->shared.config(), found->second, num_tokens));
+    if (state_->states.exist() && segment->maps() == nullptr) {
+      return {
+          ErrorCode::kIncompatible,
+          "KV cannot stand before tokens of a model whose layers carry a state without the maps "
+          "of its chunk on that state; use whole chunks, or mode exact"};
+    }
     sealed.push_back(
         {.segment = std::move(segment), .start_position = use.position, .rank = use.rank});
     end = std::max(end, use.position + num_tokens);
@@ -334,6 +349,42 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
   return open_behind(uses, tail, format);
 }
 
+Status Segments::hold_maps(SeqId id, std::int32_t blocks) {
+  QUIRE_TRY(BlockTable maps, blocks_for_maps(state_->shared, blocks));
+  QUIRE_CHECK(state_->sequences.contains(id.value), "maps of an unknown sequence");
+  state_->sequence_maps.insert_or_assign(id.value, std::make_shared<BlockTable>(std::move(maps)));
+  return {};
+}
+
+Status Segments::hold_maps(SegmentId id, std::int32_t blocks) {
+  const auto found = state_->segments.find(id.value);
+  if (found == state_->segments.end()) {
+    return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
+  }
+  QUIRE_TRY(BlockTable maps, blocks_for_maps(state_->shared, blocks));
+  const Segment& base = *found->second;
+  found->second = std::make_shared<const Segment>(
+      base.blocks().clone(base.blocks().size()),
+      std::vector<TokenId>(base.tokens().begin(), base.tokens().end()), base.stored_from(),
+      base.found_blocks(), base.format(), std::make_shared<const BlockTable>(std::move(maps)));
+  return {};
+}
+
+std::span<const BlockId> Segments::trim_maps(SeqId id, std::int32_t blocks) {
+  BlockTable& maps = *state_->maps_of(id);
+  maps.truncate(blocks);
+  return maps.ids();
+}
+
+std::vector<std::span<const BlockId>> Segments::maps_before(SeqId id) const {
+  std::vector<std::span<const BlockId>> maps;
+  for (const SealedRun& run : state_->sequence(id).sealed()) {
+    maps.push_back(run.segment->maps() == nullptr ? std::span<const BlockId>()
+                                                  : run.segment->maps()->ids());
+  }
+  return maps;
+}
+
 std::int32_t Segments::tokens_before(SeqId id) const {
   return tokens_of(state_->sequence(id).sealed());
 }
@@ -341,7 +392,7 @@ std::int32_t Segments::tokens_before(SeqId id) const {
 std::int32_t Segments::blocks_before(SeqId id) const {
   std::int64_t bytes = 0;
   for (const SealedRun& run : state_->sequence(id).sealed()) {
-    bytes += run.segment->blocks().num_bytes();
+    bytes += run.segment->num_bytes();
   }
   const std::int64_t own = state_->shared.config().block_bytes(kOwnFormat);
   return static_cast<std::int32_t>((bytes + own - 1) / own);

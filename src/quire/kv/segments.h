@@ -71,6 +71,7 @@ class Segments {
   // Opens a sequence behind these segments at these positions. It shares them; its own tokens are
   // those of `tail` and appended ones. Its blocks are never published, since their KV does not
   // follow from the token ids alone. Fails with kNotFound for an unknown segment. Fails with
+  // kIncompatible where the model has layers with a state and a segment has no maps. Fails with
   // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
   // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});
@@ -82,6 +83,17 @@ class Segments {
   // unknown format, and in another format than the pool's own with a window.
   [[nodiscard]] Result<SeqId> compose_in(FormatId format, std::span<const SegmentUse> uses,
                                          ComposeTail tail);
+  // Takes blocks for maps of the sequence's tokens, which seal() gives to the segment. Fails with
+  // kOutOfBlocks. The caller writes them before it seals.
+  [[nodiscard]] Status hold_maps(SeqId id, std::int32_t blocks);
+  // Takes blocks for maps of a segment that has none, which the caller writes before any use. Fails
+  // with kNotFound and kOutOfBlocks.
+  [[nodiscard]] Status hold_maps(SegmentId id, std::int32_t blocks);
+  // Gives back all but the first blocks for maps. Returns those.
+  std::span<const BlockId> trim_maps(SeqId id, std::int32_t blocks);
+  // Returns the blocks with the maps of the segments before the sequence's own, in order. Empty
+  // ones have none. Valid until the sequence changes.
+  [[nodiscard]] std::vector<std::span<const BlockId>> maps_before(SeqId id) const;
   // Returns the tokens of the segments before the sequence's own. blocks_before returns how many
   // blocks of the pool's own format have the bytes of their blocks.
   [[nodiscard]] std::int32_t tokens_before(SeqId id) const;

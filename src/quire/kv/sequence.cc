@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -117,11 +118,11 @@ const OpenBlock* Sequence::last_open_block() const {
              : nullptr;
 }
 
-Result<Segment> Sequence::seal() const {
+Result<Segment> Sequence::seal(std::shared_ptr<const BlockTable> maps) const {
   if (open_.num_tokens == 0) {
     return {ErrorCode::kInvalidArgument, "cannot seal a segment: no token of the open run has KV"};
   }
-  if (shared_->config().num_states > 0) {
+  if (shared_->config().num_states > 0 && maps == nullptr) {
     return {ErrorCode::kIncompatible,
             "KV of a model whose layers carry a state cannot be used apart from the state behind "
             "it; use mode exact"};
@@ -140,7 +141,7 @@ Result<Segment> Sequence::seal() const {
     blocks.push(last->block);
   }
   return Segment(std::move(blocks), {tokens_.begin(), tokens_.begin() + open_.num_tokens}, 0,
-                 std::min(found_blocks_, full), open_.format);
+                 std::min(found_blocks_, full), open_.format, std::move(maps));
 }
 
 // Tells whether the open block must be copied before it is written. Blocks behind it hold no token

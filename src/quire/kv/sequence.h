@@ -67,9 +67,9 @@ class Sequence {
 
   // Returns a copy that shares the blocks and belongs to nobody's request.
   [[nodiscard]] Sequence fork() const;
-  // Returns the KV of the open run as a segment. kInvalidArgument when there is none, or when the
-  // window has freed a part.
-  [[nodiscard]] Result<Segment> seal() const;
+  // Returns the KV of the open run as a segment with these maps, which one of a model with states
+  // must have. kInvalidArgument when there is no KV, or when the window has freed a part.
+  [[nodiscard]] Result<Segment> seal(std::shared_ptr<const BlockTable> maps) const;
 
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }

@@ -170,7 +170,7 @@ struct CpuBackend final : DecoderBackend {
   bool run_layers(const ForwardBatch& batch, std::span<const PagedKVView> kv, ForwardProbe* probe,
                   std::span<float>& x, Stopwatch& watch);
   bool attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
-  void state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
+  [[nodiscard]] bool state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch);
   void keep_logit_rows(const LayerCall& call, std::span<float>& x);
   void finish_mixer(const LayerCall& call, const LinearWeights& last, std::span<float> out,
                     std::span<float>& x, Stopwatch& watch);
@@ -337,7 +337,8 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
 }
 
 // Computes x [T, H] += mixed rows of a layer with a state, and stores the states behind its rows.
-void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
+// False when the band of layers ends the pass.
+bool CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[call.index];
   const StateWeights& state = layer.state;
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
@@ -353,7 +354,11 @@ void CpuBackend::state_block(const LayerCall& call, std::span<float>& x, Stopwat
   }
   state_layers.mix(call.batch, layers[call.index], state, parts);
   watch.lap(timing.other);
+  if (call.batch.band != nullptr && std::cmp_equal(call.index, call.batch.band->last)) {
+    return false;
+  }
   finish_mixer(call, state.out, parts.out, x, watch);
+  return true;
 }
 
 // Makes x the rows of logits, in the last layer.
@@ -443,13 +448,19 @@ bool CpuBackend::run_layers(const ForwardBatch& batch, std::span<const PagedKVVi
       return false;
     }
     views.clear();
+    const bool ends = band != nullptr && std::cmp_equal(layer, band->last);
     if (layers[layer].mixer == MixerKind::kNone) {
+      if (ends) {
+        return false;
+      }
       keep_logit_rows({batch, views, layer, probe}, x);
       mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);
       continue;
     }
     if (layers[layer].mixer != MixerKind::kAttention) {
-      state_block({batch, views, layer, probe}, x, watch);
+      if (!state_block({batch, views, layer, probe}, x, watch)) {
+        return false;
+      }
       mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);
       continue;
     }

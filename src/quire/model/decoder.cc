@@ -27,6 +27,7 @@
 #include "quire/model/decoder_backend.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/state_maps.h"
 #include "quire/model/weight_packer.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -215,6 +216,11 @@ Error kv_refused(std::int64_t token) {
           base::str_cat("kv_dtype \"int8\" cannot hold the keys or values of token ", token,
                         ": they have a NaN, an infinity or a number above 8.3e6, beyond an fp16 "
                         "scale; load the model with kv_dtype \"bfloat16\"")};
+}
+
+Status Decoder::apply_maps(std::span<const std::byte> packed, bool is_first,
+                           std::span<std::byte> state) const {
+  return model::apply_maps(impl_->context, impl_->config, packed, is_first, state);
 }
 
 Status Decoder::launch(const ForwardBatch& batch, std::span<const tensor::PagedKVView> kv) {

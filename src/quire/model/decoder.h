@@ -107,6 +107,10 @@ class Decoder {
   // 0 for others. Returns nothing where it holds those of all. KV of such a row means nothing.
   [[nodiscard]] std::span<const std::uint8_t> last_refused() const;
 
+  // Makes `state` the one behind a chunk, by its packed maps (state_maps.h). On the CPU alone.
+  [[nodiscard]] Status apply_maps(std::span<const std::byte> packed, bool is_first,
+                                  std::span<std::byte> state) const;
+
   [[nodiscard]] const ModelConfig& config() const;
   [[nodiscard]] const PackReport& pack_report() const;
   // Returns the times of the last forward, or of all calls since the await before the last.

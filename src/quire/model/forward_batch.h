@@ -18,6 +18,8 @@
 
 namespace quire::model {
 
+class StateMaps;
+
 // A block that becomes full in a step. Its rows, stored as they were computed, are stored in
 // another format too, before any row of a later block attends.
 struct BlockSeal {
@@ -41,10 +43,12 @@ struct StateRun {
   std::int32_t from = -1;  // number of the state before the first row; -1: of no token
   std::int32_t to = 0;     // where the state behind the last row is stored; may be `from`
   std::span<const StateCapture> captures;  // by row; at other places than `from` and `to`
+  StateMaps* maps = nullptr;               // grow by the rows; null: unwanted
+  std::int32_t first_token = 0;            // of the chunk whose maps they are, in the first row
 };
 
 // Layers that a pass runs, where it does not run all of them. Such a pass gives no logits. On the
-// CPU alone, for models without states.
+// CPU alone. Layers with a state update it where the pass runs them, layer `last` too.
 struct LayerBand {
   // The pass runs layers [first, last). Behind them it computes K and V of layer `last`, if there
   // is one and it stores.

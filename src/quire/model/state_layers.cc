@@ -13,6 +13,7 @@
 #include "quire/kernels/state_ops.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/layer_plan.h"
+#include "quire/model/state_maps.h"
 #include "quire/model/state_shape.h"
 #include "quire/model/state_weights.h"
 
@@ -127,7 +128,9 @@ void StateLayers::mix_delta(const ForwardBatch& batch, const LayerPlan& plan,
   kernels::l2_norm_heads(context_, {convolved_.data() + keys_width, channels}, all, shape.key_heads,
                          shape.key_dim, 1.0f);
   kernels::delta_gates(context_, weights.decay, weights.decay_shift, all, rows.gates);
-  update_heads(batch, plan, {.query = 0, .key = keys_width, .value = 2 * keys_width}, {}, rows);
+  const Channels at{.query = 0, .key = keys_width, .value = 2 * keys_width};
+  update_heads(batch, plan, at, {}, rows);
+  grow_maps(batch, plan, at, rows);
   // out = norm(out) * silu(z)
   kernels::rms_norm_heads(context_, {rows.out, shape.out_width(), all, shape.value_heads},
                           weights.norm, config_.norm_epsilon);
@@ -146,8 +149,9 @@ void StateLayers::mix_scan(const ForwardBatch& batch, const LayerPlan& plan,
                       {weights.decay, weights.decay_shift, shape.least_step, shape.most_step},
                       {rows.in.data() + inner + shape.channels, width}, all, rows.gates);
   const std::int64_t keys_width = std::int64_t{shape.key_heads} * shape.key_dim;
-  update_heads(batch, plan, {.query = inner + keys_width, .key = inner, .value = 0}, weights.skip,
-               rows);
+  const Channels at{.query = inner + keys_width, .key = inner, .value = 0};
+  update_heads(batch, plan, at, weights.skip, rows);
+  grow_maps(batch, plan, at, rows);
   // out = norm of groups(out * silu(z))
   gate_out(rows, 0);
   const auto size = static_cast<std::size_t>(inner / shape.key_heads);
@@ -155,6 +159,26 @@ void StateLayers::mix_scan(const ForwardBatch& batch, const LayerPlan& plan,
     kernels::rms_norm_heads(context_, {rows.out.subspan(group * size), inner, all, 1},
                             std::span(weights.norm).subspan(group * size, size),
                             config_.norm_epsilon);
+  }
+}
+
+// Adds the rows to the maps of the chunks that they belong to.
+void StateLayers::grow_maps(const ForwardBatch& batch, const LayerPlan& plan,
+                            const Channels& channels, const Rows& rows) {
+  const StateShape& shape = config_.state;
+  for (const StateRun& run : batch.state_runs) {
+    if (run.maps == nullptr) {
+      continue;
+    }
+    const float* const row = convolved_.data() + run.first_row * std::int64_t{shape.channels};
+    run.maps->grow(
+        context_, static_cast<std::size_t>(plan.group_index),
+        {.key = row + channels.key,
+         .value = row + channels.value,
+         .stride = shape.channels,
+         .gates = rows.gates.data() + std::int64_t{2} * run.first_row * shape.value_heads,
+         .first = run.first_token,
+         .count = run.num_rows});
   }
 }
 

@@ -62,6 +62,8 @@ class StateLayers {
   };
   void update_heads(const ForwardBatch& batch, const LayerPlan& plan, const Channels& channels,
                     std::span<const float> skip, const Rows& rows);
+  void grow_maps(const ForwardBatch& batch, const LayerPlan& plan, const Channels& channels,
+                 const Rows& rows);
   void gate_out(const Rows& rows, std::int64_t first);
 
   kernels::KernelContext context_;

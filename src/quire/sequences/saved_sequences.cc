@@ -97,6 +97,11 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
   }));
+  if (runs.size() > 1 && ledger().points().exist()) {
+    return {ErrorCode::kIncompatible,
+            "a sequence behind chunks cannot be saved yet where the model's layers carry a state; "
+            "save the chunks in a store, or compose them in mode exact"};
+  }
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   SavedState& rest = described.rest;

@@ -1,6 +1,7 @@
 // KV that callers hold: in blocks of the pool, or in host memory.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,8 +22,9 @@ namespace quire::tiers {
 // The tokens and formats of a segment, wherever its KV lies.
 struct SegmentShape {
   std::vector<TokenId> tokens;
-  kv::FormatId format;       // format that was asked for
-  kv::FormatId last_format;  // format of the last block: another one where it is not full
+  kv::FormatId format;              // format that was asked for
+  kv::FormatId last_format;         // format of the last block: another one where it is not full
+  std::int32_t num_map_blocks = 0;  // of the pool's own format, with its maps on states
 };
 
 // A run of tokens whose KV lies in blocks of the pool until the last owner goes.
@@ -32,11 +34,18 @@ struct HeldSegment : SegmentShape {
   HeldSegment(const HeldSegment&) = delete;
   HeldSegment& operator=(const HeldSegment&) = delete;
 
-  // Returns its blocks by their formats.
-  [[nodiscard]] kv::BlockParts parts() const { return kv::parts_of(blocks, format, last_format); }
+  // Returns its blocks by their formats, those with its maps last.
+  [[nodiscard]] kv::BlockParts parts() const {
+    kv::BlockParts parts = kv::parts_of(blocks, format, last_format);
+    if (!map_blocks.empty()) {
+      parts.push_back({.blocks = map_blocks, .format = kv::kOwnFormat});
+    }
+    return parts;
+  }
 
   kv::SegmentId id;
   std::vector<BlockId> blocks;
+  std::vector<BlockId> map_blocks;
   std::weak_ptr<engine::Engine> engine;
   engine::Tasks task{1};  // task that gives the segment up
 };

@@ -19,6 +19,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/base/json.h"
 #include "quire/base/kv_fingerprint.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
@@ -79,6 +80,23 @@ Status for_each_layer(int layers, const std::function<Status(int layer)>& read_l
   return status;
 }
 
+constexpr const char* kMapBlocks = "map_blocks";  // metadata of a segment with maps
+
+// Returns how many blocks of maps stand behind the tokens of a file; 0 for none.
+std::int32_t map_blocks_of(const kv_store::KVFileContent& content) {
+  const auto metadata = base::parse_json(content.metadata_json, "metadata");
+  const auto count =
+      metadata.ok() ? base::get_int(metadata->view(), kMapBlocks, 0) : Result<std::int64_t>(0);
+  const std::int64_t most =
+      content.runs.empty() ? 0 : content.runs.back().num_blocks(content.geometry.block_tokens);
+  return count.ok() && *count > 0 && *count <= most ? static_cast<std::int32_t>(*count) : 0;
+}
+
+// Returns the runs with KV of tokens.
+std::span<const kv_store::SavedRun> runs_of_tokens(const kv_store::KVFileContent& content) {
+  return std::span(content.runs).first(content.runs.size() - (map_blocks_of(content) > 0 ? 1 : 0));
+}
+
 }  // namespace
 
 Error missing_file(Error error) {
@@ -135,6 +153,10 @@ HeldRef TierService::keep(kv::SegmentId id) {
   held->format = segment->format();
   held->last_format = segment->blocks().last_format();
   held->blocks.assign(segment->blocks().ids().begin(), segment->blocks().ids().end());
+  if (segment->maps() != nullptr) {
+    held->map_blocks.assign(segment->maps()->ids().begin(), segment->maps()->ids().end());
+    held->num_map_blocks = segment->maps()->size();
+  }
   held->engine = engine_.self();
   return held;
 }
@@ -152,9 +174,13 @@ Result<kv::SegmentId> TierService::reserve_blocks(SegmentShape segment, std::int
   QUIRE_TRY(const kv::SegmentId id,
             ledger().segments().reserve(std::move(segment.tokens), stored_from, segment.format,
                                         segment.last_format));
-  if (Status copied = engine_.copy_blocks_now(); !copied.ok()) {
+  Status made = segment.num_map_blocks == 0
+                    ? Status()
+                    : ledger().segments().hold_maps(id, segment.num_map_blocks);
+  made = made.ok() ? engine_.copy_blocks_now() : made;
+  if (!made.ok()) {
     ledger().segments().drop(id);
-    return copied.error();
+    return made.error();
   }
   return id;
 }
@@ -312,6 +338,13 @@ kv_store::KVFileContent TierService::content_of(const SegmentShape& segment) con
          .start_position = static_cast<std::int32_t>(full - segment.tokens.begin()),
          .type = kv_store::kv_type_of(paged_pool().geometry(segment.last_format))});
   }
+  if (segment.num_map_blocks > 0) {
+    content.runs.push_back({.tokens = std::vector<TokenId>(static_cast<std::size_t>(
+                                segment.num_map_blocks * content.geometry.block_tokens)),
+                            .start_position = static_cast<std::int32_t>(segment.tokens.size())});
+    content.metadata_json =
+        base::write_json(base::Json::object({{kMapBlocks, segment.num_map_blocks}}));
+  }
   return content;
 }
 
@@ -355,7 +388,8 @@ Result<SegmentShape> TierService::segment_in(const kv_store::KVFile& file,
   QUIRE_TRY_STATUS(file.check_fits(fingerprint(), paged_pool().geometry(format)));
   SegmentShape segment{.tokens = {}, .format = format, .last_format = format};
   const kv_store::KVFileContent& content = file.content();
-  for (const kv_store::SavedRun& run : content.runs) {
+  segment.num_map_blocks = map_blocks_of(content);
+  for (const kv_store::SavedRun& run : runs_of_tokens(content)) {
     segment.tokens.insert(segment.tokens.end(), run.tokens.begin(), run.tokens.end());
   }
   segment.last_format = ledger().config().last_format(std::ssize(segment.tokens), format);
@@ -372,6 +406,12 @@ Result<SegmentShape> TierService::segment_in(const kv_store::KVFile& file,
   return segment;
 }
 
+bool holds_segment(const kv_store::KVFile& file, std::span<const TokenId> tokens, bool with_maps) {
+  const auto runs = runs_of_tokens(file.content());
+  return (map_blocks_of(file.content()) > 0) == with_maps &&
+         kv_store::holds_tokens({.runs = {runs.begin(), runs.end()}}, tokens);
+}
+
 Result<HeldRef> TierService::from_file(const kv_store::KVFile& file) {
   QUIRE_TRY(const SegmentShape segment, segment_in(file, kv::kOwnFormat));
   QUIRE_TRY(HeldRef held, reserve(segment));
@@ -382,7 +422,12 @@ Result<HeldRef> TierService::from_file(const kv_store::KVFile& file) {
 Result<kv::SegmentId> TierService::read_segment(const kv_store::KVFile& file, kv::FormatId format) {
   QUIRE_TRY(SegmentShape segment, segment_in(file, format));
   QUIRE_TRY(const kv::SegmentId id, reserve_blocks(std::move(segment), 0));
-  const Status read = read_parts(file, kv::parts_of(ledger().segments().find(id)->blocks()));
+  const kv::Segment& made = *ledger().segments().find(id);
+  kv::BlockParts parts = kv::parts_of(made.blocks());
+  if (made.maps() != nullptr) {
+    parts.push_back({.blocks = made.maps()->ids(), .format = kv::kOwnFormat});
+  }
+  const Status read = read_parts(file, parts);
   if (!read.ok()) {
     ledger().segments().drop(id);
     return read.error();

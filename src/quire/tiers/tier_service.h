@@ -39,6 +39,10 @@ namespace quire::tiers {
 // Makes an error of a path of a user that leads nowhere kIo, since kNotFound stands for chunks.
 [[nodiscard]] Error missing_file(Error error);
 
+// Returns whether a file is of a segment of these tokens, with maps on states or without.
+[[nodiscard]] bool holds_segment(const kv_store::KVFile& file, std::span<const TokenId> tokens,
+                                 bool with_maps);
+
 class TierService {
  public:
   // Borrows `engine`, which must outlive the service.
@@ -63,7 +67,7 @@ class TierService {
   // Returns the identity without the kernels, for data that names them and is graded by them.
   [[nodiscard]] base::KVFingerprint model_fingerprint() const;
   // Returns the header of a file or object of a segment. A last block of another format is a run of
-  // its own.
+  // its own. So are the blocks with its maps, which metadata count and whose tokens are zeros.
   [[nodiscard]] kv_store::KVFileContent content_of(const SegmentShape& segment) const;
   // Reads the segment of an open file. kIncompatible for another model's, kCorrupt for damaged KV.
   [[nodiscard]] Result<HeldRef> from_file(const kv_store::KVFile& file);

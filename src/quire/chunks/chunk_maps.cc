@@ -1,0 +1,65 @@
+#include "quire/chunks/chunk_maps.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/engine/engine.h"
+#include "quire/engine/engine_core.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/restore_points.h"
+#include "quire/kv/segments.h"
+#include "quire/kv/states.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/model/config.h"
+#include "quire/model/state_maps.h"
+#include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_geometry.h"
+
+namespace quire::chunks {
+namespace {
+
+bool in_32_bits(engine::Engine& engine) {
+  return engine.core().paged_pool.geometry().dtype == tensor::DType::kFloat32;
+}
+
+std::int64_t blocks_of(std::int64_t bytes, const tensor::KVGeometry& geometry) {
+  return (bytes + geometry.block_bytes() - 1) / geometry.block_bytes();
+}
+
+}  // namespace
+
+std::int32_t most_map_blocks(engine::Engine& engine, std::int64_t tokens) {
+  const model::ModelConfig& config = engine.model_config();
+  if (config.state_layers() == 0) {
+    return 0;
+  }
+  return static_cast<std::int32_t>(blocks_of(
+      model::StateMaps::most_bytes(config, static_cast<std::int32_t>(tokens), in_32_bits(engine)),
+      engine.core().paged_pool.geometry()));
+}
+
+std::optional<model::StateMaps> make_maps(engine::Engine& engine, std::int64_t tokens) {
+  const model::ModelConfig& config = engine.model_config();
+  if (config.state_layers() == 0) {
+    return std::nullopt;
+  }
+  return model::StateMaps(config, static_cast<std::int32_t>(tokens), in_32_bits(engine));
+}
+
+Status store_maps(engine::EngineCore& core, SeqId sequence, const model::StateMaps& maps) {
+  const kv::HeldState state = core.ledger.points().present(sequence);
+  QUIRE_TRY(std::vector<std::byte> packed, maps.pack(core.states.state(state.ref().index)));
+  const tensor::KVGeometry& geometry = core.paged_pool.geometry();
+  const std::int64_t blocks = blocks_of(std::ssize(packed), geometry);
+  packed.resize(static_cast<std::size_t>(blocks * geometry.block_bytes()));
+  return core.paged_pool.write_blocks(
+      core.ledger.segments().trim_maps(sequence, static_cast<std::int32_t>(blocks)), packed);
+}
+
+}  // namespace quire::chunks
