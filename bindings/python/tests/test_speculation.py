@@ -74,6 +74,28 @@ def test_chunks_are_looked_through():
     assert made[0] == made[1]
 
 
+def walked(llm):
+    """Returns what a sequence says while it forks, rolls back and goes on."""
+    said = []
+    with llm.sequence(some_ids(30)) as sequence:
+        said.append(sequence.generate(WAYS[1] | {"max_tokens": 13}).token_ids)
+        mark = sequence.checkpoint()
+        with sequence.fork() as other:
+            said += [other.generate(WAYS[2]).token_ids, sequence.generate(WAYS[1]).token_ids, other.tokens]
+        sequence.rollback(mark)
+        said += [sequence.generate(GREEDY).token_ids, sequence.tokens]
+    return said, llm.stats()["blocks_in_use"]
+
+
+@pytest.mark.parametrize("method", ["ngram dict", "draft", "custom"])
+def test_sequences_fork_and_roll_back_as_without_guesses(method):
+    with quire.LLM(MODEL, threads=1, block_tokens=8) as llm:
+        want = walked(llm)
+    with quire.LLM(MODEL, threads=1, block_tokens=8, speculate=METHODS[method]) as llm:
+        assert walked(llm) == want
+        assert llm.stats()["tokens_drafted"] > 0
+
+
 def test_a_smaller_model_guesses_for_a_larger_one():
     prompt = "Card 7. Ada trades in apples. They live in Foxley. Card 9."
     with quire.LLM(LARGE, threads=2) as llm:
