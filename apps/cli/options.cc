@@ -2,11 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <boost/json.hpp>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +28,8 @@
 
 namespace quire::cli {
 namespace {
+
+namespace json = boost::json;
 
 // Returns the option for a field: "--top-p" for "top_p".
 std::string option_of(const char* field) {
@@ -153,6 +157,32 @@ std::string refuse_no_real(const std::string& text) {
   return is_number<double>(text) ? std::string() : "want a number as 0.7, got \"" + text + '"';
 }
 
+// Adds --draft-model, --draft-tokens and --draft-width, which write LLMOptions::speculate.
+void add_draft_options(CLI::App& command, LLMOptions& options) {
+  auto draft = std::make_shared<json::object>(json::object{{"method", "draft"}});
+  const auto set = [draft, &options](const char* key, json::value value) {
+    (*draft)[key] = std::move(value);
+    options.speculate = json::serialize(*draft);
+  };
+  CLI::Option* const model =
+      command
+          .add_option_function<std::string>(
+              "--draft-model", [set](const std::string& path) { set("model", json::value(path)); },
+              "smaller model with the same tokens, which guesses for this one")
+          ->option_text("PATH")
+          ->excludes(command.get_option("--speculate"))
+          ->group("Engine");
+  const auto add_count = [&](const char* name, const char* key, const char* help) {
+    command
+        .add_option_function<std::int32_t>(
+            name, [set, key](std::int32_t count) { set(key, json::value(count)); }, help)
+        ->needs(model)
+        ->group("Engine");
+  };
+  add_count("--draft-tokens", "max_tokens", "tokens that it guesses at once (default 4)");
+  add_count("--draft-width", "width", "guesses side by side; 1 alone is supported");
+}
+
 }  // namespace
 
 std::optional<std::vector<std::int32_t>> parse_list(const std::string& text) {
@@ -248,6 +278,7 @@ void add_engine_options(CLI::App& command, LLMOptions& options) {
       std::visit([&](auto member) { option.add(options.*member)->group("Engine"); }, field.member);
     }
   }
+  add_draft_options(command, options);
 }
 
 CLI::Option* add_salt(CLI::App& command, std::string& salt) {
@@ -264,7 +295,7 @@ std::string refuse_seed(const std::string& text) {
 }
 
 std::span<const SamplingField> settable_fields() {
-  return sampling_fields().first(sampling_fields().size() - 1);
+  return sampling_fields().first(sampling_fields().size() - 2);
 }
 
 void add_sampling_options(CLI::App& command, SamplingParams& params) {

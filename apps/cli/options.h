@@ -70,7 +70,8 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 // Returns why `text` is no seed, or "". CLI11 would cut a number that does not fit.
 [[nodiscard]] std::string refuse_seed(const std::string& text);
 
-// Returns sampling_fields() without `n`, the last one: the command line shows one output.
+// Returns sampling_fields() without the last two. `n`: the command line shows one output.
+// `speculate`: it belongs to the engine here.
 [[nodiscard]] std::span<const SamplingField> settable_fields();
 // Adds one option for each of settable_fields().
 void add_sampling_options(CLI::App& command, SamplingParams& params);

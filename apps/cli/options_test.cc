@@ -104,7 +104,7 @@ TEST(Options, EveryFieldHasAnOptionWithItsHelp) {
       EXPECT_EQ(app.get_option(option)->get_description(), field.help);
     }
   }
-  EXPECT_STREQ(sampling_fields().back().name, "n");
+  EXPECT_STREQ(sampling_fields().back().name, "speculate");
   for (const SamplingField& field : settable_fields()) {
     const std::string option = option_for(app, field);
     ASSERT_NE(option, "") << field.name;

@@ -74,6 +74,8 @@ void visit_members(const Usage& usage, const Visit& visit) {
   visit("prompt_tokens", usage.prompt_tokens);
   visit("cached_tokens", usage.cached_tokens);
   visit("completion_tokens", usage.completion_tokens);
+  visit("drafted_tokens", usage.drafted_tokens);
+  visit("accepted_tokens", usage.accepted_tokens);
 }
 
 // Visits the members of a ReuseReport: a ReuseGrade, the list of pairs of source and tokens, and a

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "quire/drafter.h"
 #include "quire/export.h"
 #include "quire/result.h"
 #include "quire/stats.h"
@@ -95,6 +97,21 @@ struct LLMOptions {
   // "recompute", "swap" or "auto": what becomes of the KV of a preempted request. "swap" copies it
   // to host memory and back; "auto" does so where it takes less time than computing it again.
   std::string preemption = "auto";
+  // Way to guess tokens, which the model then checks many at a time (docs/python.md, Guess ahead).
+  // A method, or a JSON object with the keys below; "" guesses none. It changes no id, unless
+  // "acceptance" says so. LLM::open returns kInvalidArgument for an unknown key.
+  //
+  // * "method": "ngram" (what followed the last tokens before), "suffix" (the same in earlier
+  //   outputs of the tenant, too), "draft" (a smaller model), "custom" (`drafter`).
+  // * "max_tokens": tokens of a guess, 1 to 64; else 8 (ngram), 16 (suffix), 4 (draft), 8 (custom).
+  // * "min_match": tokens that must be alike, 1 to 16 (ngram, 2).
+  // * "model": path of the smaller model, and "width": 1 (draft).
+  // * "adapt": false guesses as much as it can, whatever it brings. Default true.
+  // * "acceptance": {"rule": "exact"}, or {"rule": "threshold", "p": 0.9}, which also takes guesses
+  //   that the model gives a probability of p. Outputs are graded kApproximate then.
+  std::string speculate = {};
+  // Guesses for the method "custom".
+  std::shared_ptr<Drafter> drafter = {};
   // Called by the thread that calls LLM::open, with the share of the weights that is loaded, 0 to
   // 1. Never called for a preset or for mapped weights.
   std::function<void(double share)> progress = {};

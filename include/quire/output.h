@@ -71,6 +71,9 @@ struct Usage {
   std::int64_t cached_tokens = 0;
   // Generated tokens, with the one that ended the output.
   std::int64_t completion_tokens = 0;
+  // Guessed tokens that the model has checked (LLMOptions::speculate), and those that are among the
+  // generated ones.
+  std::int64_t drafted_tokens = 0, accepted_tokens = 0;
 };
 
 // Says where the reused KV of a request came from, and how exact the reuse was.

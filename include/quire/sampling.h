@@ -61,6 +61,9 @@ struct SamplingParams {
   // Output i uses seed + i. For LLM::generate, LLM::chat and calls that generate from chunks; other
   // calls return kInvalidArgument for more than 1.
   std::int32_t n = 1;
+  // Number of tokens to guess at most where LLMOptions::speculate is set, 0 or more. 0 guesses
+  // none. Not given: as many as the LLM does.
+  std::optional<std::int32_t> speculate = {};
 
   // Checks every field by itself. The vocabulary's size is checked later, with the request.
   // Errors: kInvalidArgument names the field, its value and the range. An id that logit_bias names

@@ -39,6 +39,8 @@ struct EngineStats {
   std::int64_t tokens_reused = 0, tokens_generated = 0;
   // Forward passes, and those among them that a GPU began while the one before still ran.
   std::int64_t steps = 0, steps_ahead = 0;
+  // Guessed tokens that steps have checked, those that were right, and these steps.
+  std::int64_t tokens_drafted = 0, tokens_accepted = 0, speculative_steps = 0;
   // Times that a running request gave its blocks back and was computed again later.
   std::int64_t preemptions = 0;
   // Those among them whose KV was copied to host memory, and how often such KV came back.

@@ -381,6 +381,8 @@ RunReport GenerationRun::report() const {
   for (const ChoiceState& choice : choices_) {
     const GenerationOutput& output = choice.output;
     report.usage.completion_tokens += output.usage.completion_tokens;
+    report.usage.drafted_tokens += output.usage.drafted_tokens;
+    report.usage.accepted_tokens += output.usage.accepted_tokens;
     if (choice.number != 0) {
       continue;
     }

@@ -54,6 +54,8 @@ json::object usage_json(const RunReport& report) {
   object["prompt_tokens_details"] = std::move(prompt);
   json::object completion;
   completion["reasoning_tokens"] = 0;
+  completion["accepted_prediction_tokens"] = usage.accepted_tokens;
+  completion["rejected_prediction_tokens"] = usage.drafted_tokens - usage.accepted_tokens;
   object["completion_tokens_details"] = std::move(completion);
   return object;
 }
@@ -80,6 +82,8 @@ json::object quire_json(const RunReport& report) {
   object["grade"] = reuse_grade_name(report.reuse.grade);
   object["cached_tokens"] = report.usage.cached_tokens;
   object["computed_tokens"] = report.computed_tokens;
+  object["drafted_tokens"] = report.usage.drafted_tokens;
+  object["accepted_tokens"] = report.usage.accepted_tokens;
   object["recompute_share"] = report.reuse.recompute_share;
   json::array sources;
   for (const auto& [source, tokens] : report.reuse.sources) {

@@ -81,6 +81,11 @@ constexpr FieldRule kSamplingRules[] = {
      .max_size = 65536,
      .elements = kInteger},
     {.name = "ignore_eos", .kinds = kBool, .help = "go on after the end token"},
+    {.name = "speculate",
+     .kinds = kBool | kInteger,
+     .help = "most tokens to guess where the server does; false or 0: none",
+     .min = 0,
+     .max = 64},
 };
 
 Checked<std::vector<std::pair<TokenId, double>>> read_bias(const json::object& object,
@@ -154,6 +159,13 @@ Checked<SamplingParams> read_sampling(const json::object& object, std::string_vi
       static_cast<std::int32_t>(std::max<std::int64_t>(members.integer("top_k").value_or(0), 0));
   params.min_tokens = static_cast<std::int32_t>(members.integer("min_tokens").value_or(0));
   params.ignore_eos = members.flag("ignore_eos");
+  if (const json::value* const guesses = members.value("speculate")) {
+    if (!guesses->is_bool()) {
+      params.speculate = static_cast<std::int32_t>(guesses->to_number<std::int64_t>());
+    } else if (!guesses->get_bool()) {
+      params.speculate = 0;
+    }
+  }
   if (const auto seed = members.integer("seed")) {
     params.seed = static_cast<std::uint64_t>(*seed);
   }

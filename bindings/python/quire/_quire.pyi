@@ -26,6 +26,7 @@ class SamplingParams:
         logprobs: int | None = None,
         logit_bias: dict[int, float] | dict[str, float] | None = None,
         n: int = 1,
+        speculate: int | bool | None = None,
     ) -> None: ...
     def replace(
         self,
@@ -46,6 +47,7 @@ class SamplingParams:
         logprobs: int | None = ...,
         logit_bias: dict[int, float] | dict[str, float] | None = ...,
         n: int = ...,
+        speculate: int | bool | None = ...,
     ) -> SamplingParams:
         """Returns a copy with other values of the fields that are named."""
     def to_dict(self) -> dict[str, Any]:

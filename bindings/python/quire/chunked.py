@@ -31,7 +31,7 @@ from .composing import (
 from .convert import _set, _set_flag, to_bytes, to_compression, to_flag, to_list, to_path
 from .errors import ClosedError, InvalidCompositionError
 from .llm import LLM
-from .load_options import Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, model_of
+from .load_options import Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, Speculate, model_of
 from .logs import Log
 from .outputs import Fields, GenerationOutput
 from .progress import Progress, shown
@@ -96,6 +96,7 @@ class ChunkedLLM(Registered, LLM):
         chat_template: str | os.PathLike[str] | None = None,
         scheduler: Scheduler = "fcfs", aging_seconds: float = 30.0, decode_weight: float = 2.0, max_wait_seconds: float = 5.0,
         max_waiting: int | None = None, max_decode_gap_ms: float | None = None, preemption: PreemptionMode = "auto",
+        speculate: Speculate = None,
         on_pressure: Callable[[dict[str, Any]], object] | None = None,
         progress: Progress = None,
         log: Log = None,

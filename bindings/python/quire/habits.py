@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 _NOT_THERE = "Quire does not have it yet"
+_SPECULATE = 'speculate: "ngram", "suffix" or {"method": "draft", "model": path, "max_tokens": 4}'
 
 
 def _each(words: str, meaning: str) -> dict[str, str]:
@@ -200,10 +201,7 @@ LLM_OPTIONS = {
     **_each("scheduling_policy policy schedule_policy", "scheduler"),
     "max_queue_size": "max_waiting",
     "tensor_parallel_size": _NOT_THERE,
-    "draft_model": _NOT_THERE,
-    "speculative_config": _NOT_THERE,
-    "speculative_model": _NOT_THERE,
-    "num_speculative_tokens": _NOT_THERE,
+    **_each("draft_model speculative_model speculative_config num_speculative_tokens", _SPECULATE),
     "trust_remote_code": "nothing: Quire runs no code of a model",
     "tokenizer": "nothing: the tokenizer is the model's own",
     "chat_format": "nothing: the chat template is the model's own",

@@ -14,7 +14,7 @@ from .chat import OWN_WORDS, Conversation, template_arguments
 from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .ending import opened
 from .errors import ClosedError
-from .load_options import TAKEN, Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, model_of
+from .load_options import TAKEN, Device, DType, KVDType, Model, PreemptionMode, Quantize, Scheduler, Speculate, drafter_of, model_of
 from .logs import Delivery, Log, on_change
 from .machine import groups_in_use, inspect
 from .operating import Operated
@@ -43,6 +43,7 @@ class LLM(Operated, metaclass=habits.Named):
     """
 
     _class_habits = habits.LLM_CALLS
+    _guesses = False  # whether a function of Python guesses tokens
     _groups: list[dict[str, Any]] | None = None  # layers of the model, read by the first stats()
 
     @habits.names_unknown(habits.LLM_OPTIONS)
@@ -73,6 +74,7 @@ class LLM(Operated, metaclass=habits.Named):
         max_waiting: int | None = None,
         max_decode_gap_ms: float | None = None,
         preemption: PreemptionMode = "auto",
+        speculate: Speculate = None,
         on_pressure: Callable[[dict[str, Any]], object] | None = None,
         progress: Progress = None,
         log: Log = None,
@@ -89,7 +91,8 @@ class LLM(Operated, metaclass=habits.Named):
         failures in the background. A thread of its own calls it; close() waits for it. `progress`: True shows a bar while
         loading, on a terminal and in notebooks; a function gets the share that is loaded. `model_path`: another name of
         `model`. `scheduler` to `on_pressure`: the guide to serving, Scheduling. `on_pressure` gets what pressure() returns,
-        each time that the level changes, on a thread of its own."""
+        each time that the level changes, on a thread of its own. `speculate`: a way to guess tokens that the model checks,
+        as "ngram" or {"method": "suffix", "max_tokens": 16}; the guide to Python, Guess ahead."""
         given = dict(locals())
         chosen = model_of(model, model_path)
         to_path(chosen, "model")
@@ -102,10 +105,14 @@ class LLM(Operated, metaclass=habits.Named):
             setting(options, name, TAKEN[name](given[name]) if name in TAKEN else given[name])
         path = to_model(self.model)
         hears = on_change(on_pressure)
+        propose = drafter_of(speculate)
+        if propose is not None:
+            options.draft_with(propose)
         self._log = Delivery(log, options)
         self._pressure = Delivery(hears, options, "pressure_to")
         with shown(progress, f"loading {os.path.basename(str(self.model))}") as report:
             self._handle = self._open(path, options, report)
+        self._guesses = propose is not None
         opened.add(self)
 
     def _open(self, model: bytes, options: _quire.Options, progress: Callable[[float], object] | None) -> _quire.LLM:
@@ -579,6 +586,10 @@ class LLM(Operated, metaclass=habits.Named):
         self._handle.close()
         self._pressure.end()
         self._log.end()
+
+    def __del__(self) -> None:
+        if self._guesses:  # the engine's thread may wait for the GIL, which the end of the handle would hold
+            self._handle.close()
 
     def __enter__(self) -> Self:
         return self

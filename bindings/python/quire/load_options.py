@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from typing import Any, Literal
@@ -15,6 +16,7 @@ KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4
 Quantize = Literal["q8g32", "q4g32", "fp8"]
 Scheduler = Literal["fcfs", "priority", "shortest", "fair", "adaptive"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
+Speculate = Literal["ngram", "suffix"] | dict[str, Any] | None
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
@@ -56,6 +58,35 @@ def _gap(milliseconds: float | None) -> float:
     return 0.0 if milliseconds is None else milliseconds
 
 
+def _speculate(wanted: str | dict[str, Any] | None) -> str:
+    """Returns the options as the library reads them; a function of "custom" goes there apart (drafter_of)."""
+    if wanted is None:
+        return ""
+    if isinstance(wanted, str):
+        if not wanted:
+            raise ValueError("speculate cannot be ''; None guesses nothing")
+        return wanted
+    if not isinstance(wanted, dict):
+        raise TypeError(f"speculate must be None, the name of a method, or a dict, not a {type(wanted).__name__}")
+    text = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in wanted.items()}
+    if wanted.get("method") == "custom":
+        text.pop("propose", None)
+    try:
+        return json.dumps(text)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"speculate holds what is no option: {error}") from None
+
+
+def drafter_of(wanted: Any) -> Callable[..., Any] | None:
+    """Returns the function of speculate={"method": "custom", "propose": function}."""
+    if not isinstance(wanted, dict) or wanted.get("method") != "custom":
+        return None
+    propose = wanted.get("propose")
+    if not callable(propose):
+        raise TypeError('speculate with the method "custom" needs "propose": a function of (token_ids, max_tokens)')
+    return propose
+
+
 # How a keyword becomes a field of the library's options, where it is not as it is given.
 TAKEN: dict[str, Callable[[Any], Any]] = {
     "quantize": _quantize,
@@ -65,4 +96,5 @@ TAKEN: dict[str, Callable[[Any], Any]] = {
     "chat_template": _template,
     "max_waiting": _max_waiting,
     "max_decode_gap_ms": _gap,
+    "speculate": _speculate,
 }

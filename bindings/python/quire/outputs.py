@@ -101,6 +101,8 @@ class Usage(Record):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
 
 
 class Reuse(Record):

@@ -30,6 +30,7 @@ class Sampling(TypedDict, total=False):
     logprobs: int | None
     logit_bias: dict[int, float] | dict[str, float] | None
     n: int
+    speculate: int | bool | None
 
 
 class Request(Sampling, total=False):

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "casters.h"  // IWYU pragma: keep (conversions)
+#include "drafter.h"
 #include "errors.h"
 #include "log.h"
 #include "outputs.h"
@@ -100,6 +102,10 @@ nb::object get_field(const SamplingParams& params, const SamplingField& field) {
 }
 
 void set_field(SamplingParams& params, const SamplingField& field, nb::handle value) {
+  if (std::string_view(field.name) == "speculate" && is_bool(value)) {
+    params.speculate = nb::cast<bool>(value) ? std::optional<std::int32_t>() : 0;
+    return;
+  }
   std::visit([&](auto member) { from_python(value, params.*member); }, field.member);
   if (std::string_view(field.name) == "top_k" && params.top_k == -1) {
     params.top_k = 0;  // vLLM writes "all" so
@@ -356,9 +362,18 @@ void bind_options(nb::module_& module) {
           [](LLMOptions& o, std::string_view text) { o.chat_template = text; });
       continue;
     }
+    if (std::string_view(field.name) == "speculate") {
+      options.def_prop_rw(
+          field.name, [](const LLMOptions& o) { return or_none(o.speculate); },
+          [](LLMOptions& o, std::string_view text) { o.speculate = text; });
+      continue;
+    }
     std::visit([&](auto member) { options.def_rw(field.name, member); }, field.member);
   }
   options.attr("fields") = names;
+  options.def("draft_with", [](LLMOptions& o, nb::callable propose) {
+    o.drafter = std::make_shared<PythonDrafter>(std::move(propose));
+  });
   options.def("log_to", [](LLMOptions& o, const LogRecords& records) { o.log = records.sink(); });
   options.def("pressure_to", [](LLMOptions& o, const LogRecords& records) {
     o.on_pressure = [sink = records.sink()](const Pressure& pressure) {

@@ -151,7 +151,8 @@ def test_records_are_read_only_mappings(chunked, ids):
         del output.usage
     assert list(output) == list(output.keys()) and len(output) == len(list(output))
     assert output.get("text") == output.text and output.get("nothing") is None
-    assert dict(output.usage) == {"prompt_tokens": 33, "cached_tokens": 25, "completion_tokens": 4}
+    assert dict(output.usage) == {"prompt_tokens": 33, "cached_tokens": 25, "completion_tokens": 4, "drafted_tokens": 0,
+                                  "accepted_tokens": 0}
     for same in (copy.copy(output), copy.deepcopy(output), pickle.loads(pickle.dumps(output))):
         assert same == output
 
@@ -174,7 +175,7 @@ def test_sampling_params_are_values_with_the_signature_of_their_fields():
     assert params != quire.SamplingParams(0.5, 0.9) and params != {"temperature": 0.5}
 
     signature = inspect.signature(quire.SamplingParams)
-    assert list(signature.parameters)[:3] == ["temperature", "top_p", "top_k"] and len(signature.parameters) == 16
+    assert list(signature.parameters)[:3] == ["temperature", "top_p", "top_k"] and len(signature.parameters) == 17
     assert quire.SamplingParams(*(each.default for each in signature.parameters.values())) == quire.SamplingParams()
     assert signature.parameters["stop"].default is None and signature.parameters["max_tokens"].default == 256
     with pytest.raises(TypeError, match="'temperature' is given twice"):
@@ -221,7 +222,7 @@ def test_an_llm_takes_every_option_of_the_library_in_its_order():
     assert [name for name in keywords if name not in ("model", "on_pressure", "progress", "log", "model_path")] == quire._quire.Options.fields
     assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for name, each in keywords.items() if name != "model")
     forms = {"quantize": None, "kv_budget": "1GiB", "threads": None, "store": None, "max_waiting": None,
-             "max_decode_gap_ms": None}  # where Python's is another
+             "max_decode_gap_ms": None, "speculate": None}  # where Python's is another
     library = quire._quire.Options()
     defaults = {name: forms.get(name, getattr(library, name)) for name in library.fields}
     assert {name: keywords[name].default for name in library.fields} == defaults

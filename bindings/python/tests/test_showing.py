@@ -64,7 +64,8 @@ def test_json_takes_outputs_as_they_are(chunked, ids):
     out = chunked.generate([5, 6], GREEDY, logprobs=2)
     read = json.loads(json.dumps(out))
     assert read["text"] == out.text and read["token_ids"] == out.token_ids
-    assert read["usage"] == {"prompt_tokens": 2, "cached_tokens": out.usage.cached_tokens, "completion_tokens": 3}
+    assert read["usage"] == {"prompt_tokens": 2, "cached_tokens": out.usage.cached_tokens, "completion_tokens": 3,
+                             "drafted_tokens": 0, "accepted_tokens": 0}
     assert [list(map(int, step)) for step in read["logprobs"]] == [list(step) for step in out.logprobs]
     assert json.loads(json.dumps(out.usage)) == dict(out.usage)
     composed = chunked.generate_from_chunks(*ids, GREEDY)

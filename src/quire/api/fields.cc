@@ -42,6 +42,8 @@ constexpr LLMField kLLMFields[] = {
     {"max_decode_gap_ms", &LLMOptions::max_decode_gap_ms,
      "longest time between two tokens while prompts are computed; 0 = no bound"},
     {"preemption", &LLMOptions::preemption, "KV of preempted requests: auto, recompute, swap"},
+    {"speculate", &LLMOptions::speculate,
+     "guess tokens, which the model checks: ngram, suffix, or a JSON object with a method"},
 };
 
 }  // namespace

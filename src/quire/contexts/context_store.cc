@@ -14,6 +14,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/context_types.h"
 #include "quire/contexts/context.h"

@@ -83,15 +83,28 @@ ActiveRequest::ActiveRequest(RequestId id, NewRequest request, std::uint64_t see
   forward_.request_id = id;
 }
 
-sampling::SampleContext ActiveRequest::sample_context() const {
+sampling::SampleContext ActiveRequest::sample_context(std::int32_t assumed) const {
+  const std::size_t index = sampled_.size() - assumed_ + static_cast<std::size_t>(assumed);
   const std::size_t prompt_tokens =
       request_.prompt.size() - static_cast<std::size_t>(request_.sampled_before);
   return {.params = &request_.params,
           .seed = seed_,
-          .index = static_cast<std::int32_t>(sampled_.size()),
+          .index = static_cast<std::int32_t>(index),
           .prompt = std::span(request_.prompt).first(prompt_tokens),
-          .output = sampled_,
+          .output = std::span(sampled_).first(std::min(index, sampled_.size())),
           .end_ids = end_ids_};
+}
+
+void ActiveRequest::assume(std::span<const TokenId> draft) {
+  sampled_.resize(sampled_.size() - assumed_);
+  sampled_.insert(sampled_.end(), draft.begin(), draft.end());
+  assumed_ = draft.size();
+}
+
+void ActiveRequest::note_drafts(std::int32_t drafted, std::int32_t accepted) {
+  output_.usage.drafted_tokens += drafted;
+  output_.usage.accepted_tokens += accepted;
+  acceptance_.note(drafted, accepted);
 }
 
 std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {
@@ -111,6 +124,7 @@ bool ActiveRequest::accept(sampling::SampledToken token) {
   if (sampled_ids().empty()) {
     output_.timing.first_token_seconds = base::seconds_since(request_.submitted);
   }
+  assume({});
   sampled_.push_back(token.id);
   if (params.logprobs) {
     output_.logprobs.push_back(std::move(token.logprobs));
@@ -168,7 +182,9 @@ void ActiveRequest::add_logits(std::int32_t first, std::span<const float> logits
 }
 
 std::span<const TokenId> ActiveRequest::sampled_ids() const {
-  return std::span(sampled_).subspan(static_cast<std::size_t>(request_.sampled_before));
+  return std::span(sampled_)
+      .first(sampled_.size() - assumed_)
+      .subspan(static_cast<std::size_t>(request_.sampled_before));
 }
 
 void ActiveRequest::push_delta() {
@@ -216,6 +232,7 @@ void ActiveRequest::end(FinishReason reason) {
     }
     return;
   }
+  assume({});
   output_.finish_reason = reason;
   output_.stopped_by.kind =
       reason == FinishReason::kLength ? StoppedBy::Kind::kLength : StoppedBy::Kind::kNothing;

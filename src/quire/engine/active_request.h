@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/drafts/draft_length.h"
 #include "quire/engine/channel.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kv/states.h"
@@ -115,8 +116,20 @@ class ActiveRequest {
   // Notes that all KV is stored, in this sequence, which is still open.
   void note_computed(SeqId sequence);
   [[nodiscard]] const std::shared_ptr<Channel>& channel() const { return channel_; }
-  // Returns the context for the sampler. Its views borrow from this object.
-  [[nodiscard]] sampling::SampleContext sample_context() const;
+  // Returns the context for the sampler of the token behind the first `assumed` tokens that are not
+  // certain, be they drafts or on a device. Its views borrow from this object.
+  [[nodiscard]] sampling::SampleContext sample_context(std::int32_t assumed = 0) const;
+
+  // Sets the tokens that the next step assumes behind the sampled ones, until accept().
+  void assume(std::span<const TokenId> draft);
+  [[nodiscard]] std::span<const TokenId> assumed() const {
+    return std::span(sampled_).last(assumed_);
+  }
+  // Notes how many assumed tokens were computed, and how many of those the output has.
+  void note_drafts(std::int32_t drafted, std::int32_t accepted);
+  // Notes that tokens may be taken that the model would not have chosen.
+  void note_lossy() { output_.reuse.grade = ReuseGrade::kApproximate; }
+  [[nodiscard]] drafts::Acceptance& acceptance() { return acceptance_; }
 
   // Notes the first admission, at which queueing ends. Returns how many tokens of the prompt need
   // no computing, be they the prefix index's or composed.
@@ -125,6 +138,8 @@ class ActiveRequest {
   // Keeps the parts of the prompt for the output.
   void note_parts(std::vector<ReusePart> parts) { output_.parts = std::move(parts); }
   [[nodiscard]] const Timing& timing() const { return output_.timing; }
+  // Returns the token ids that this request has sampled.
+  [[nodiscard]] std::span<const TokenId> sampled_ids() const;
   // Returns how many tokens were sampled for this request.
   [[nodiscard]] std::size_t num_sampled() const { return sampled_ids().size(); }
   [[nodiscard]] std::int64_t cached_tokens() const { return output_.usage.cached_tokens; }
@@ -145,8 +160,6 @@ class ActiveRequest {
   void fail(Error error);
 
  private:
-  // Returns the token ids that this request has sampled.
-  [[nodiscard]] std::span<const TokenId> sampled_ids() const;
   [[nodiscard]] bool take_text(std::string_view text);
   void push_delta();
   [[nodiscard]] GenerationOutput take_output();
@@ -162,10 +175,12 @@ class ActiveRequest {
   // Ids from here on have no text: models pad their vocabulary beyond the tokenizer's.
   TokenId end_of_text_ids_ = 0;
   sampling::StopChecker stops_;
-  std::vector<TokenId> sampled_;  // those before and those of this request
-  GenerationOutput output_;       // token_ids: when it is taken
-  std::size_t sent_tokens_ = 0;   // tokens of this request that were sent
-  std::size_t sent_bytes_ = 0;    // bytes of output_.text that were sent
+  std::vector<TokenId> sampled_;  // those before, those of this request, and assumed ones
+  std::size_t assumed_ = 0;       // number of the last
+  drafts::Acceptance acceptance_;
+  GenerationOutput output_;      // token_ids: when it is taken
+  std::size_t sent_tokens_ = 0;  // tokens of this request that were sent
+  std::size_t sent_bytes_ = 0;   // bytes of output_.text that were sent
   ForwardOutput forward_;
   std::int32_t first_row_ = 0;  // first row of forward_
   bool admitted_ = false;

@@ -33,7 +33,8 @@ void BatchBuilder::clear() {
   logit_ranges_.clear();
 }
 
-void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger) {
+void BatchBuilder::add_run(const sched::ScheduledRun& run, std::span<const TokenId> assumed,
+                           const kv::Ledger& ledger) {
   const std::int32_t block_tokens = ledger.config().block_tokens;
   views_.clear();
   ledger.sequences().append_runs(run.sequence, views_);
@@ -46,7 +47,8 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, const kv::Ledger& led
       ledger.sequences().tokens(run.sequence).subspan(static_cast<std::size_t>(run.first));
   const auto tokens = known.first(std::min(known.size(), static_cast<std::size_t>(run.count)));
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
-  token_ids_.resize(token_ids_.size() + static_cast<std::size_t>(run.count) - tokens.size());
+  token_ids_.insert(token_ids_.end(), assumed.begin(), assumed.end());
+  token_ids_.resize(static_cast<std::size_t>(rows.first + rows.count));
   for (std::int32_t local = open.num_tokens; local < open.num_tokens + run.count; ++local) {
     positions_.push_back(local);
     use_positions_.push_back(open.start_position + local);
@@ -170,13 +172,14 @@ void BatchBuilder::add_own_blocks() {
 
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
                                                std::span<const std::int32_t> logit_rows,
-                                               const kv::Ledger& ledger) {
+                                               const kv::Ledger& ledger,
+                                               std::span<const std::span<const TokenId>> assumed) {
   clear();
   slots_.begin(ledger.config());
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto first_row = static_cast<std::int32_t>(token_ids_.size());
     const auto first_logit = static_cast<std::int32_t>(logit_rows_.size());
-    add_run(runs[i], ledger);
+    add_run(runs[i], assumed.empty() ? std::span<const TokenId>() : assumed[i], ledger);
     for (std::int32_t row = runs[i].count - logit_rows[i]; row < runs[i].count; ++row) {
       logit_rows_.push_back(first_row + row);
     }

@@ -42,19 +42,21 @@ class BatchBuilder {
   explicit BatchBuilder(bool share = true, std::int32_t shared_tokens = attention::kPieceTokens)
       : share_(share), shared_tokens_(shared_tokens) {}
 
-  // Builds a batch. The last `logit_rows[i]` rows of run i have their logits computed. A token that
-  // nobody knows yet is 0. The batch borrows from this object and is valid until the next call.
-  // Cost: O(rows + blocks of the sequences).
-  [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
-                                                 std::span<const std::int32_t> logit_rows,
-                                                 const kv::Ledger& ledger);
+  // Builds a batch. The last `logit_rows[i]` rows of run i have their logits computed. `assumed[i]`
+  // are tokens behind those that the ledger knows; empty: of no run. Any other unknown token is 0.
+  // The batch borrows from this object and is valid until the next call. Cost: O(rows + blocks of
+  // the sequences).
+  [[nodiscard]] const model::ForwardBatch& build(
+      std::span<const sched::ScheduledRun> runs, std::span<const std::int32_t> logit_rows,
+      const kv::Ledger& ledger, std::span<const std::span<const TokenId>> assumed = {});
 
   // Returns the ranges of logits [runs] of the last build.
   [[nodiscard]] std::span<const LogitRange> logit_ranges() const { return logit_ranges_; }
 
  private:
   void clear();
-  void add_run(const sched::ScheduledRun& run, const kv::Ledger& ledger);
+  void add_run(const sched::ScheduledRun& run, std::span<const TokenId> assumed,
+               const kv::Ledger& ledger);
   [[nodiscard]] bool share_piece(std::size_t a, std::size_t b, std::int32_t piece,
                                  std::int32_t block_tokens) const;
   // Open runs [begin, end) of open_order_.

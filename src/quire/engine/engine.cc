@@ -27,6 +27,7 @@
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/request_table.h"
 #include "quire/engine/session_service.h"
+#include "quire/engine/speculation.h"
 #include "quire/engine/step.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
@@ -110,6 +111,11 @@ Status Engine::open(const std::string& model) {
                                              .shared_tokens = shared_tokens(options_),
                                              .swap = options_.scheduling.swap});
   step_->hooks = &hooks_;
+  step_->speculation =
+      Speculation::make(options_.speculation, options_.drafter, std::move(core_->draft));
+  if (step_->speculation != nullptr) {
+    requests_->on_end([this](RequestId id) { step_->speculation->source().forget(id); });
+  }
   refresh_stats();
   return {};
 }

@@ -211,6 +211,33 @@ Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::Page
   return core;
 }
 
+// Things with which a draft model is opened.
+struct DraftSetting {
+  const EngineOptions& options;
+  const kernels::KernelContext& context;
+};
+
+// Opens the draft model, if there is one, with its part of the budget. Returns the bytes of that.
+Result<std::int64_t> open_draft(const ModelBundle& bundle, const tensor::KVGeometry& geometry,
+                                std::int64_t budget, const DraftSetting& setting,
+                                std::unique_ptr<DraftModel>& draft) {
+  const EngineOptions& options = setting.options;
+  if (options.speculation.method != drafts::Method::kDraft) {
+    return 0;
+  }
+  if (options.device != "cpu") {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message =
+                     "speculate: the method \"draft\" computes on the CPU alone; use "
+                     "\"ngram\" or \"suffix\""};
+  }
+  QUIRE_TRY(draft, DraftModel::open(setting.context, options.speculation.model, options.model.dtype,
+                                    bundle));
+  const std::int64_t bytes = draft->part_of(budget, geometry.block_bytes(), options.block_tokens);
+  QUIRE_TRY_STATUS(draft->make_room(bytes, options.block_tokens));
+  return bytes;
+}
+
 // Returns kInvalidArgument where a format does not take blocks of so many tokens.
 Status check_block_tokens(const tensor::KVGeometry& geometry, const char* kv_name) {
   if (geometry.fits_format()) {
@@ -277,7 +304,11 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   const std::int64_t state_bytes =
       num_states * kv_store::StatePool::bytes_of(bundle.decoder->config().state_geometry(),
                                                  geometry.block_bytes());
-  QUIRE_TRY(const std::int32_t num_blocks, blocks_within(geometry, budget - state_bytes));
+  std::unique_ptr<DraftModel> draft;
+  QUIRE_TRY(const std::int64_t draft_bytes,
+            open_draft(bundle, geometry, budget - state_bytes, {options, context}, draft));
+  QUIRE_TRY(const std::int32_t num_blocks,
+            blocks_within(geometry, budget - state_bytes - draft_bytes));
   QUIRE_TRY(kv_store::PagedPool paged_pool,
             accelerator == nullptr
                 ? kv_store::PagedPool::create(geometry, num_blocks)
@@ -299,7 +330,10 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
                           [](const kv::BlockFormat& format) { return format.open.has_value(); })) {
     QUIRE_TRY(staging, make_staging(geometry, options.max_batch_tokens, accelerator));
   }
-  return make_core(std::move(bundle), std::move(paged_pool), std::move(staging), ledger, options);
+  QUIRE_TRY(auto core, make_core(std::move(bundle), std::move(paged_pool), std::move(staging),
+                                 ledger, options));
+  core->draft = std::move(draft);
+  return core;
 }
 
 }  // namespace quire::engine

@@ -15,6 +15,9 @@
 #include "quire/attention/attention_plan.h"
 #include "quire/chunk_types.h"
 #include "quire/device/accelerator.h"
+#include "quire/drafter.h"
+#include "quire/drafts/options.h"
+#include "quire/engine/draft_model.h"
 #include "quire/engine/histogram.h"
 #include "quire/engine/log.h"
 #include "quire/engine/model_bundle.h"
@@ -68,6 +71,8 @@ struct EngineOptions {
   bool share_reads = true;
   bool mixes_formats = true;  // false: chunks have the pool's own format alone, for comparison
   SchedulingOptions scheduling;
+  drafts::SpeculationOptions speculation;
+  std::shared_ptr<Drafter> drafter;  // of the method kCustom
   Log log;
   ChunkCacheOptions chunks;
   BundleOptions model;
@@ -86,7 +91,10 @@ struct EngineStats {
   std::int64_t tokens_reused = 0;
   std::int64_t tokens_generated = 0;
   std::int64_t steps = 0;
-  std::int64_t steps_ahead = 0;  // steps that were launched while the one before still ran
+  std::int64_t steps_ahead = 0;     // steps that were launched while the one before still ran
+  std::int64_t tokens_drafted = 0;  // assumed rows that steps have computed
+  std::int64_t tokens_accepted = 0;
+  std::int64_t speculative_steps = 0;
   std::int64_t preemptions = 0;
   std::int64_t preemptions_swapped = 0;
   std::int64_t swaps_restored = 0;
@@ -161,6 +169,7 @@ struct EngineCore {
   std::vector<tensor::PagedKVView> views;  // [formats, and staging if it is there][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;
+  std::unique_ptr<DraftModel> draft;  // of the method kDraft, until the engine has it
   PlanLog plan_log;
   SwapSpace swap_space;
   EngineStats counters;

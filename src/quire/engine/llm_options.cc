@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "quire/base/str.h"
+#include "quire/drafts/options.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/log.h"
 #include "quire/options.h"
@@ -138,10 +139,13 @@ Status check_options(const LLMOptions& options) {
   if (options.kv_budget_bytes <= 0 && options.kv_budget_bytes != kAutoBudget) {
     return out_of_range("kv_budget", options.kv_budget_bytes, "a positive number of bytes");
   }
-  return check_scheduling(options);
+  QUIRE_TRY_STATUS(check_scheduling(options));
+  QUIRE_TRY([[maybe_unused]] const auto speculation, drafts::speculation_of(options));
+  return {};
 }
 
 EngineOptions to_engine_options(const LLMOptions& options) {
+  const auto speculation = drafts::speculation_of(options);  // check_options has refused others
   return {.device = options.device,
           .deterministic = options.deterministic,
           .block_tokens = options.block_tokens,
@@ -153,6 +157,8 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .prefix_cache = options.prefix_cache,
           .share_reads = options.share_reads,
           .scheduling = scheduling_of(options),
+          .speculation = speculation.ok() ? *speculation : drafts::SpeculationOptions(),
+          .drafter = options.drafter,
           .log = Log(options.log),
           .model = {.dtype = options.dtype,
                     .quantize = options.quantize,

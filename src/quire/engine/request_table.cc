@@ -125,6 +125,9 @@ void RequestTable::erase(std::uint64_t id) {
     deadlines_.erase({*deadline, id});
   }
   core_.swap_space.forget(RequestId{id});
+  if (hears_end_) {
+    hears_end_(RequestId{id});
+  }
   active_.erase(found);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -59,6 +60,9 @@ class RequestTable {
   // waits.
   [[nodiscard]] std::optional<Clock::time_point> waiting_since() const;
 
+  // Sets who hears that a request has ended, however it did.
+  void on_end(std::function<void(RequestId)> hears) { hears_end_ = std::move(hears); }
+
   [[nodiscard]] bool empty() const { return active_.empty(); }
   // Notes that the request is computed for the first time, and what its prompt was found to be.
   // Returns how many tokens of it need no computing.
@@ -91,6 +95,7 @@ class RequestTable {
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   std::set<std::pair<Clock::time_point, std::uint64_t>> deadlines_;  // of those that have one
+  std::function<void(RequestId)> hears_end_;
   std::optional<std::promise<void>> end_;  // absent: nobody waits for an end
   std::shared_future<void> next_end_;      // end that end_ makes ready
   std::uint64_t next_request_ = 1;

@@ -30,6 +30,8 @@ inline constexpr SamplingField kSamplingFields[] = {
     {"logprobs", &SamplingParams::logprobs, "report the K likeliest tokens of each step"},
     {"logit_bias", &SamplingParams::logit_bias, "added to a logit"},
     {"n", &SamplingParams::n, "outputs for one prompt, 1..16"},
+    {"speculate", &SamplingParams::speculate,
+     "most tokens to guess, where the model does; 0 = none"},
 };
 
 // Returns a JSON object with the names and the order of kSamplingFields.

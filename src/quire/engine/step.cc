@@ -17,17 +17,17 @@
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/step_choices.h"
+#include "quire/engine/step_drafts.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_points.h"
 #include "quire/engine/step_room.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/step_swaps.h"
 #include "quire/engine/stored_rows.h"
-#include "quire/kernels/choice.h"
 #include "quire/model/forward_batch.h"
 #include "quire/options.h"
 #include "quire/result.h"
-#include "quire/sampling/sampler.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
 
@@ -53,63 +53,7 @@ std::int32_t logit_rows(Step& step, const sched::ScheduledRun& run, const NewReq
     case RequestKind::kGenerate:
       break;
   }
-  return run.samples ? 1 : 0;
-}
-
-// Tells the batch how each row's token is chosen and what changes in its logits before. So a device
-// can do it where the logits are.
-void offer_choices(Step& step, RunningStep& running, model::ForwardBatch& batch) {
-  step.choices.assign(batch.logit_rows.size(), {});
-  step.changes.clear();
-  std::size_t apart = 0;
-  for (std::size_t i = 0; i < running.runs.size(); ++i) {
-    if (!running.runs[i].samples) {
-      continue;
-    }
-    sampling::SampleContext context = running.requests[i]->sample_context();
-    context.index += running.ahead ? 1 : 0;  // the token before is not booked yet
-    const auto changes = step.samplers.front().changes(
-        context, static_cast<std::size_t>(step.core.decoder().config().vocab_size));
-    if (!changes.ok()) {  // Sampler::sample says what is wrong
-      continue;
-    }
-    const std::int32_t row = running.logits[i].first;
-    step.choices[static_cast<std::size_t>(row)] = sampling::choice_of(context);
-    for (kernels::LogitChange change : *changes) {
-      change.row = row;
-      step.changes.push_back(change);
-    }
-    apart += sampling::penalises(*context.params) ? 0 : 1;
-  }
-  running.chosen_apart = apart == running.runs.size();
-  batch.choices = step.choices;
-  batch.changes = step.changes;
-}
-
-// Gives the batch the tokens of `now`, which the device has: the rows of `next` are those of `now`.
-void take_tokens_from_device(Step& step, model::ForwardBatch& batch) {
-  step.ids_from.clear();
-  for (const LogitRange& logits : step.now.logits) {
-    step.ids_from.push_back(logits.first);
-  }
-  batch.ids_from = step.ids_from;
-}
-
-// Returns the token that the device has chosen for a row.
-sampling::SampledToken chosen_token(Step& step, std::size_t row,
-                                    std::optional<std::int32_t> logprobs) {
-  sampling::SampledToken token{.id = step.core.decoder().last_chosen()[row], .logprobs = {}};
-  if (logprobs) {
-    const auto told = step.core.decoder().last_logprobs(row);
-    const auto most_likely =
-        static_cast<std::size_t>(std::min(*logprobs, step.core.decoder().config().vocab_size));
-    token.logprobs.reserve(most_likely + 1);
-    for (const auto& [id, logprob] : told.subspan(1, most_likely)) {
-      token.logprobs.emplace_back(id, logprob);
-    }
-    token.add_chosen(told.front().logprob);
-  }
-  return token;
+  return run.samples ? 1 + run.assumed : 0;
 }
 
 // Books the run's KV and its token.
@@ -122,27 +66,29 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     fail_request(step, run.request, loaded.error());  // its KV and token were computed over rubbish
     return;
   }
-  if (const Status stored = check_stored(step, run, index); !stored.ok()) {
+  sched::ScheduledRun known = run;  // the rows whose tokens turned out to be certain
+  known.count -= run.assumed;
+  if (const Status stored = check_stored(step, known, index); !stored.ok()) {
     fail_request(step, run.request, stored.error());
     return;
   }
-  tell_stored(step, run, index);
-  auto& sampled = step.sampled[index];
-  if (sampled && !sampled->ok()) {
-    step.core.scheduler.complete(run, std::nullopt);
-    fail_request(step, run.request, std::move(*sampled).error());
-    return;
-  }
+  tell_stored(step, known, index);
   bool ends = false;
-  if (sampled) {
-    step.core.scheduler.complete(run, (*sampled)->id);
-    ends = active.accept(std::move(*sampled).value());
-    if (Status text = active.text_status(); !text.ok()) {
-      fail_request(step, run.request, std::move(text).error());
+  if (run.samples) {
+    const std::size_t before = active.num_sampled();
+    ends = accept_sampled(step, run, index);
+    const auto added = static_cast<std::int32_t>(active.num_sampled() - before);
+    Status fine = active.text_status();
+    if (!ends && fine.ok()) {
+      fine = std::move(step.sampled[index].status);
+    }
+    if (!fine.ok()) {
+      fail_request(step, run.request, std::move(fine).error());
       return;
     }
-    step.core.counters.tokens_generated += 1;
-    if (active.num_sampled() == 1) {
+    known.count += added - 1;
+    step.core.counters.tokens_generated += added;
+    if (before == 0) {
       step.core.counters.first_token_times.add(active.timing().first_token_seconds);
     }
     step.touched.push_back(&active);
@@ -150,9 +96,10 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     ends = reaches_end(step, run);  // the prompt was all that was wanted
     step.core.scheduler.complete(run, std::nullopt);
   }
-  keep_points(step, run, ends);
-  active.channel()->note_computed(run.first + run.count);
+  keep_points(step, known, ends);
+  active.channel()->note_computed(known.first + known.count);
   if (ends) {
+    learn_output(step, active, run.sequence);
     active.note_computed(run.sequence);
     step.core.scheduler.finish(run.request);
     step.core.counters.requests_finished += 1;
@@ -202,6 +149,7 @@ bool plan_step(Step& step) {
     fail_request(step, *step.plan.stuck, std::move(refusal));
     return false;
   }
+  draft_tokens(step);
   swap_out(step);
   const auto runs = step.core.scheduler.commit(step.plan);
   note_plan(step);
@@ -224,8 +172,8 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   for (std::size_t i = 0; i < running.runs.size(); ++i) {
     step.wanted_logits.push_back(logit_rows(step, running.runs[i], running.requests[i]->request()));
   }
-  model::ForwardBatch batch =
-      step.builder.build(running.runs, step.wanted_logits, step.core.ledger);
+  model::ForwardBatch batch = step.builder.build(running.runs, step.wanted_logits, step.core.ledger,
+                                                 assumed_tokens(step, running));
   QUIRE_TRY_STATUS(add_states(step, running, batch));
   running.logits.assign(step.builder.logit_ranges().begin(), step.builder.logit_ranges().end());
   const std::vector<KvGate::LoadRef> awaited = awaited_loads(step, running.runs);
@@ -287,47 +235,6 @@ void note_admissions(Step& step) {
       step.core.counters.queue_times.add(active.timing().queue_seconds);
     }
   }
-}
-
-void sample_step(Step& step, std::span<float> logits) {
-  const std::span<const sched::ScheduledRun> runs = step.now.runs;
-  const std::span<const TokenId> chosen = step.core.decoder().last_chosen();
-  const auto vocab = static_cast<std::size_t>(step.core.decoder().config().vocab_size);
-  step.sampled.assign(runs.size(), std::nullopt);
-  std::size_t left = 0;
-  const auto rows_of = [&](std::size_t i) {
-    const LogitRange range = step.now.logits[i];
-    return logits.subspan(static_cast<std::size_t>(range.first) * vocab,
-                          static_cast<std::size_t>(range.count) * vocab);
-  };
-  const auto samples = [&](std::size_t i) {
-    return runs[i].samples && step.now.requests[i] != nullptr && !step.sampled[i];
-  };
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    ActiveRequest* active = step.now.requests[i];
-    if (active != nullptr && active->kind() != RequestKind::kGenerate && !rows_of(i).empty()) {
-      const std::int32_t first = runs[i].first + runs[i].count - step.now.logits[i].count;
-      active->add_logits(first, rows_of(i), static_cast<std::int64_t>(vocab));
-    }
-    if (samples(i)) {
-      const auto row = static_cast<std::size_t>(step.now.logits[i].first);
-      if (!chosen.empty() && chosen[row] >= 0) {
-        step.sampled[i] = chosen_token(step, row, active->request().params.logprobs);
-      } else {
-        ++left;
-      }
-    }
-  }
-  if (left == 0) {
-    return;
-  }
-  step.pool.run(static_cast<int>(runs.size()), [&](int item, int thread) {
-    const auto i = static_cast<std::size_t>(item);
-    if (samples(i)) {
-      step.sampled[i] = step.samplers[static_cast<std::size_t>(thread)].sample(
-          rows_of(i), step.now.requests[i]->sample_context());
-    }
-  });
 }
 
 void settle_step(Step& step) {

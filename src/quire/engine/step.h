@@ -24,8 +24,6 @@ namespace quire::engine {
 void count_computed(Step& step, double seconds);
 // Notes how much of their prompts requests found, in their first step.
 void note_admissions(Step& step);
-// Fills `sampled`, and the logits of forward requests.
-void sample_step(Step& step, std::span<float> logits);
 // Books the KV and the tokens of `now`. A request that ends here gives its blocks back.
 void settle_step(Step& step);
 // Sends callers what became certain.

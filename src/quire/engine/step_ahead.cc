@@ -7,6 +7,7 @@
 #include "quire/base/stopwatch.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/step.h"
+#include "quire/engine/step_drafts.h"
 #include "quire/engine/step_state.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -22,7 +23,7 @@ bool may_run_ahead(const Step& step) {
 }  // namespace
 
 void launch_ahead(Step& step, base::Stopwatch& watch) {
-  if (!step.now.chosen_apart || !may_run_ahead(step)) {
+  if (!step.now.chosen_apart || !may_run_ahead(step) || wants_drafts(step)) {
     return;
   }
   const bool all_go_on = std::ranges::find(step.now.requests, nullptr) == step.now.requests.end();

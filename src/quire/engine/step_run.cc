@@ -8,6 +8,8 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/step.h"
 #include "quire/engine/step_ahead.h"
+#include "quire/engine/step_choices.h"
+#include "quire/engine/step_drafts.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/step_swaps.h"
@@ -50,6 +52,7 @@ Status compute_next(Step& step) {
   counters.step_seconds += seconds;
   counters.step_times.add(seconds);
   note_decision(step, seconds);
+  note_cost(step, seconds);
   deliver_step(step);
   watch.lap(counters.deliver_seconds);
   return {};

@@ -23,6 +23,12 @@ void RunningStep::clear() {
   launched = ahead = chosen_apart = reads_files = false;
 }
 
+void SampledRun::clear() {
+  tokens.clear();
+  right = 0;
+  status = {};
+}
+
 void RunningStep::forget(ActiveRequest* ended) {
   std::ranges::replace(requests, ended, static_cast<ActiveRequest*>(nullptr));
 }

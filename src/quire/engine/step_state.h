@@ -27,6 +27,7 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/kept_states.h"
 #include "quire/engine/request_table.h"
+#include "quire/engine/speculation.h"
 #include "quire/engine/stats_snapshot.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/kv_codes.h"
@@ -35,6 +36,7 @@
 #include "quire/sampling/sampler.h"
 #include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 
@@ -55,6 +57,15 @@ struct RunningStep {
 
 // Counts the rows of a step.
 [[nodiscard]] std::int64_t rows_of(const RunningStep& running);
+
+// The tokens that a run has given.
+struct SampledRun {
+  std::vector<sampling::SampledToken> tokens;  // behind its certain rows, in order
+  std::int32_t right = 0;                      // those of them that were assumed
+  Status status;                               // error of the row behind them
+  [[nodiscard]] bool empty() const { return tokens.empty() && status.ok(); }
+  void clear();  // keeps its memory
+};
 
 struct StepOptions {
   bool share_reads = true;          // true: KV that requests share is read once
@@ -85,14 +96,16 @@ struct Step {
   sched::StepPlan plan;
   const SwapMode swap;
   sched::PaceMeter pace;
-  std::vector<std::int32_t> ids_from;                                  // [rows of next]
-  std::vector<kernels::Choice> choices;                                // [logit rows of a step]
-  std::vector<kernels::LogitChange> changes;                           // changes of their logits
-  std::vector<std::int32_t> wanted_logits;                             // [runs of a step]
-  std::vector<sampling::Sampler> samplers;                             // [threads]
-  std::vector<std::optional<Result<sampling::SampledToken>>> sampled;  // [runs of now]
-  std::vector<ActiveRequest*> touched;   // requests of the step that have something to deliver
-  std::vector<ActiveRequest*> finished;  // requests that end with the step
+  std::vector<std::int32_t> ids_from;         // [rows of next]
+  std::vector<kernels::Choice> choices;       // [logit rows of a step]
+  std::vector<kernels::LogitChange> changes;  // changes of their logits
+  std::vector<std::int32_t> wanted_logits;    // [runs of a step]
+  std::vector<sampling::Sampler> samplers;    // [threads]
+  std::vector<SampledRun> sampled;            // [runs of now]
+  std::vector<TokenId> accepted;              // tokens of the run that is booked
+  std::unique_ptr<Speculation> speculation;   // null: no tokens are guessed
+  std::vector<ActiveRequest*> touched;        // requests of the step that have something to deliver
+  std::vector<ActiveRequest*> finished;       // requests that end with the step
 };
 
 }  // namespace quire::engine

@@ -53,6 +53,17 @@ Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t inde
   return found == rows.end() ? Status() : model::kv_refused(run.first + (found - rows.begin()));
 }
 
+std::int32_t usable_assumed_rows(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+  const std::span<const std::uint8_t> refused = step.core.decoder().last_refused();
+  if (refused.empty() || run.assumed == 0) {
+    return run.assumed;
+  }
+  const auto rows = refused.subspan(
+      first_row(step.now, index) + static_cast<std::size_t>(run.count - run.assumed),
+      static_cast<std::size_t>(run.assumed));
+  return static_cast<std::int32_t>(std::ranges::find(rows, std::uint8_t{1}) - rows.begin());
+}
+
 bool measures_kv(const Step& step, const RunningStep& running) {
   const bool codes = step.core.bundle.kv_format != tensor::KVFormat::kPlain;
   return (codes || step.core.num_formats() > 1) &&

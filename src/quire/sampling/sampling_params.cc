@@ -50,6 +50,9 @@ Status check_counts(const SamplingParams& params) {
     return out_of_range("min_tokens", params.min_tokens,
                         base::str_cat("at most max_tokens, which is ", params.max_tokens));
   }
+  if (params.speculate && *params.speculate < 0) {
+    return out_of_range("speculate", *params.speculate, "0 or more");
+  }
   if (params.n < 1 || params.n > kMaxChoices) {
     return out_of_range("n", params.n, base::str_cat("in [1, ", kMaxChoices, "]"));
   }

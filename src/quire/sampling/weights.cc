@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -98,6 +99,15 @@ template <class Bits, class Float>
 #endif
 
 }  // namespace
+
+double probability_of(std::span<const float> logits, TokenId id) {
+  const double own = logits[static_cast<std::size_t>(id)];
+  double sum = 0;
+  for (const float logit : logits) {
+    sum += std::exp(static_cast<double>(logit) - own);
+  }
+  return 1 / sum;
+}
 
 std::vector<WeighFunction> weigh_functions() {
   std::vector<WeighFunction> functions = {weigh};

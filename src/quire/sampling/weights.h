@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/types.h"
+
 namespace quire::sampling {
 
 // Sets weights[i] = exp((logits[i] - peak) / temperature), with the exponent rounded to fp32, to a
@@ -12,6 +14,9 @@ namespace quire::sampling {
 // overlap. Precondition: peak is finite and no logit is above it; temperature > 0.
 void softmax_weights(std::span<const float> logits, float peak, double temperature,
                      std::span<float> weights);
+
+// Returns the probability of one id: of the unmodified softmax, in double.
+[[nodiscard]] double probability_of(std::span<const float> logits, TokenId id);
 
 // Functions of softmax_weights for each set of registers that this machine has, the widest last.
 // They agree bit for bit. `scale` is 1 / temperature, finite.

@@ -46,7 +46,7 @@ void charge(SchedulerState& state, QueuedRequest& queued, const PlannedRun& run)
   if (queued.tenant < 0) {
     return;
   }
-  const std::int32_t end = run.first + run.count;
+  const std::int32_t end = run.first + run.count - run.assumed;
   const std::int32_t prompt = std::min(end, queued.prompt_tokens) -
                               std::max(run.first, std::min(queued.charged, queued.prompt_tokens));
   const bool new_token = run.samples && end > queued.charged;

@@ -14,7 +14,8 @@ namespace quire::sched {
                                 std::int64_t tokens);
 
 // Charges the tenant for prompt tokens that are computed and for the token that is sampled. Tokens
-// that a preempted request computes again cost nothing. No effect for a request without a tenant.
+// that a preempted request computes again cost nothing, nor do assumed ones before they are right.
+// No effect for a request without a tenant.
 void charge(SchedulerState& state, QueuedRequest& queued, const PlannedRun& run);
 
 }  // namespace quire::sched

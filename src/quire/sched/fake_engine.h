@@ -252,7 +252,8 @@ class FakeEngine {
       for (std::int32_t i = first; i < first + count; ++i) {
         value_at(view, i) = values[static_cast<std::size_t>(i)];
       }
-      scheduler.complete({.request = id, .sequence = sequence, .first = first, .count = count}, {});
+      scheduler.complete({.request = id, .sequence = sequence, .first = first, .count = count},
+                         std::nullopt);
       swapped_tokens += count;
     }
   }

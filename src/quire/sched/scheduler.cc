@@ -18,6 +18,7 @@
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/accounting.h"
+#include "quire/sched/assumed.h"
 #include "quire/sched/planner.h"
 #include "quire/sched/policy.h"
 #include "quire/sched/room_left.h"
@@ -115,7 +116,8 @@ Status Scheduler::Impl::make_room(std::span<const PlannedRun> runs) {
                          .sequence = sequence,
                          .first = run.first,
                          .count = run.count,
-                         .samples = run.samples});
+                         .samples = run.samples,
+                         .assumed = run.assumed});
   }
   return sequences.extend(growths);
 }
@@ -281,15 +283,15 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
   return true;
 }
 
-void Scheduler::complete(const ScheduledRun& run, std::optional<TokenId> sampled) {
-  if (impl_->find(run.request) == nullptr) {
-    return;
+void Scheduler::assume(StepPlan& plan, std::span<const std::int32_t> wanted) const {
+  assume_rows(impl_->state, wanted, plan);
+}
+
+void Scheduler::complete(const ScheduledRun& run, std::span<const TokenId> sampled) {
+  if (QueuedRequest* queued = impl_->find(run.request)) {
+    book(impl_->state, *queued, run, sampled);
+    ++impl_->state.version;
   }
-  impl_->state.ledger->sequences().advance(run.sequence, run.count);
-  if (run.samples && sampled) {
-    impl_->state.ledger->sequences().append(run.sequence, *sampled);
-  }
-  ++impl_->state.version;
 }
 
 std::optional<SeqId> Scheduler::sequence(RequestId id) const {

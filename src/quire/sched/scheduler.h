@@ -63,9 +63,15 @@ class Scheduler {
   // Cost: O(runs).
   [[nodiscard]] bool repeat(std::span<const ScheduledRun> runs, std::vector<ScheduledRun>& next);
 
+  // Adds up to wanted[i] assumed rows to run i of a fresh plan (assumed.h). Cost: O(running).
+  void assume(StepPlan& plan, std::span<const std::int32_t> wanted) const;
+
   // Books a run after the forward pass: its KV is stored, and `sampled` is appended if run.samples.
-  // Ignores a request that was finished since the commit.
-  void complete(const ScheduledRun& run, std::optional<TokenId> sampled);
+  // All but the last of these were assumed. Ignores a request that was finished since the commit.
+  void complete(const ScheduledRun& run, std::span<const TokenId> sampled);
+  void complete(const ScheduledRun& run, std::optional<TokenId> sampled) {
+    complete(run, sampled ? std::span(&*sampled, 1) : std::span<const TokenId>());
+  }
 
   // Returns the sequence of a request that was admitted once; else nullopt.
   [[nodiscard]] std::optional<SeqId> sequence(RequestId id) const;

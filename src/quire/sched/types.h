@@ -54,6 +54,7 @@ struct PlannedRun {
   std::int32_t count = 0;
   bool samples = false;  // the run reaches the last known token, whose logits give the next one.
                          // Never for max_new_tokens == 0
+  std::int32_t assumed = 0;  // rows at the end whose tokens are drafts (Scheduler::assume)
 };
 
 // The work of the next step, in order: preempt, admit, run.
@@ -83,6 +84,7 @@ struct ScheduledRun {
   std::int32_t first = 0;
   std::int32_t count = 0;
   bool samples = false;
+  std::int32_t assumed = 0;
 };
 
 // Counters of one request.

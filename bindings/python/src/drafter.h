@@ -1,0 +1,28 @@
+// A Drafter that calls a function of Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "quire/drafter.h"
+#include "quire/types.h"
+
+namespace quire::python {
+
+// Takes the GIL for each call, so whoever waits for the engine may not hold it. An exception of the
+// function goes to sys.unraisablehook and counts as no guess.
+class PythonDrafter final : public Drafter {
+ public:
+  explicit PythonDrafter(nanobind::callable propose) : propose_(std::move(propose)) {}
+  ~PythonDrafter() override;
+  [[nodiscard]] std::vector<TokenId> propose(std::span<const TokenId> token_ids,
+                                             std::int32_t max_tokens) override;
+
+ private:
+  nanobind::callable propose_;
+};
+
+}  // namespace quire::python

@@ -1,0 +1,159 @@
+"""Speculation from Python: its options, and that no id changes. Oracle: the same calls without it."""
+
+import warnings
+
+import pytest
+from conftest import MODEL as LARGE
+from conftest import some_ids
+
+import quire
+
+MODEL = LARGE.parent / "draft"
+GREEDY = {"temperature": 0, "ignore_eos": True, "max_tokens": 40}
+WAYS = [GREEDY, {**GREEDY, "temperature": 1.2, "seed": 3}, {**GREEDY, "frequency_penalty": 0.7, "logprobs": 2}]
+
+
+def repeat(token_ids, max_tokens):
+    """Guesses the last token again."""
+    return [token_ids[-1]] * max_tokens
+
+
+METHODS = {
+    "ngram": "ngram",
+    "ngram dict": {"method": "ngram", "max_tokens": 5, "min_match": 1, "adapt": False},
+    "suffix": {"method": "suffix", "adapt": False},
+    "draft": {"method": "draft", "model": MODEL, "max_tokens": 3, "adapt": False},
+    "custom": {"method": "custom", "propose": repeat, "adapt": False},
+}
+
+
+@pytest.fixture(scope="module")
+def expected():
+    with quire.LLM(MODEL, threads=1) as llm:
+        return answers(llm)
+
+
+def answers(llm):
+    outputs = llm.generate([some_ids(50, seed) for seed in range(3)], WAYS)
+    return [(out.token_ids, out.text, out.logprobs) for out in outputs]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_id_changes(method, expected):
+    with quire.LLM(MODEL, threads=1, speculate=METHODS[method]) as llm:
+        assert answers(llm) == expected
+        assert answers(llm) == expected
+        stats = llm.stats()
+    assert stats["tokens_drafted"] > 0 and stats["speculative_steps"] > 0
+    assert 0 <= stats["tokens_accepted"] <= stats["tokens_drafted"]
+    assert stats["blocks_in_use"] == 0
+
+
+def test_usage_counts_guesses():
+    with quire.LLM(MODEL, threads=1, speculate=METHODS["draft"]) as llm:
+        out = llm.generate(some_ids(30), **GREEDY)
+        none = [llm.generate(some_ids(30), **GREEDY, speculate=off).usage.drafted_tokens for off in (False, 0)]
+        bounded = llm.generate(some_ids(30), **GREEDY, speculate=1)
+        assert llm.generate(some_ids(30), **GREEDY, speculate=True).usage.drafted_tokens == out.usage.drafted_tokens
+    assert out.usage.accepted_tokens == out.usage.drafted_tokens > 25  # the model guesses for itself
+    assert none == [0, 0]
+    assert 0 < bounded.usage.drafted_tokens <= 20
+
+
+def test_chunks_are_looked_through():
+    text = "Card 7. Ada trades in apples. They live in Foxley."
+    made = []
+    for speculate in (None, {"method": "ngram", "adapt": False}):
+        with quire.ChunkedLLM(LARGE, threads=2, speculate=speculate) as llm:
+            keeper = llm.register_chunk("You are the keeper of a card file.", quire.ChunkType.SYSTEM_PROMPT)
+            card = llm.register_chunk(text, quire.ChunkType.CONTEXT)
+            question = llm.register_chunk("Repeat card 7.", quire.ChunkType.QUERY)
+            out = llm.generate_from_chunks(keeper, [card], question, {"temperature": 0, "max_tokens": 24})
+            fork = llm.generate(some_ids(20), temperature=1, seed=1, n=3, max_tokens=12, ignore_eos=True)
+            made.append((out.token_ids, [each.token_ids for each in fork.outputs]))
+    assert made[0] == made[1]
+
+
+def walked(llm):
+    """Returns what a sequence says while it forks, rolls back and goes on."""
+    said = []
+    with llm.sequence(some_ids(30)) as sequence:
+        said.append(sequence.generate(WAYS[1] | {"max_tokens": 13}).token_ids)
+        mark = sequence.checkpoint()
+        with sequence.fork() as other:
+            said += [other.generate(WAYS[2]).token_ids, sequence.generate(WAYS[1]).token_ids, other.tokens]
+        sequence.rollback(mark)
+        said += [sequence.generate(GREEDY).token_ids, sequence.tokens]
+    return said, llm.stats()["blocks_in_use"]
+
+
+@pytest.mark.parametrize("method", ["ngram dict", "draft", "custom"])
+def test_sequences_fork_and_roll_back_as_without_guesses(method):
+    with quire.LLM(MODEL, threads=1, block_tokens=8) as llm:
+        want = walked(llm)
+    with quire.LLM(MODEL, threads=1, block_tokens=8, speculate=METHODS[method]) as llm:
+        assert walked(llm) == want
+        assert llm.stats()["tokens_drafted"] > 0
+
+
+def test_a_smaller_model_guesses_for_a_larger_one():
+    prompt = "Card 7. Ada trades in apples. They live in Foxley. Card 9."
+    with quire.LLM(LARGE, threads=2) as llm:
+        want = llm.generate(prompt, temperature=0, max_tokens=30).token_ids
+    with quire.LLM(LARGE, threads=2, speculate={"method": "draft", "model": MODEL, "adapt": False}) as llm:
+        out = llm.generate(prompt, temperature=0, max_tokens=30)
+    assert out.token_ids == want and out.usage.accepted_tokens > 0
+
+
+def test_a_threshold_is_graded():
+    rule = {"method": "custom", "propose": lambda ids, most: [7] * most, "adapt": False,
+            "acceptance": {"rule": "threshold", "p": 1e-300}}
+    with quire.LLM(MODEL, threads=1, speculate=rule) as llm:
+        out = llm.generate(some_ids(9), **GREEDY)
+    assert out.reuse.grade == "approximate" and out.token_ids.count(7) >= 30
+
+
+@pytest.mark.parametrize(
+    ("speculate", "error", "says"),
+    [
+        ({"method": "ngram", "depth": 3}, ValueError, "depth"),
+        ({"method": "turbo"}, ValueError, "turbo"),
+        ({"max_tokens": 3}, ValueError, "method"),
+        ("", ValueError, "speculate"),
+        (3, TypeError, "speculate"),
+        ({"method": "ngram", "max_tokens": 0}, ValueError, "max_tokens"),
+        ({"method": "custom"}, TypeError, "propose"),
+        ({"method": "custom", "propose": 3}, TypeError, "propose"),
+        ({"method": "draft"}, ValueError, "model"),
+        ({"method": "draft", "model": MODEL, "width": 2}, NotImplementedError, "width"),
+        ({"method": "draft", "model": "/nowhere/at/all"}, OSError, "nowhere"),
+        ({"method": "ngram", "acceptance": {"rule": "luck"}}, ValueError, "acceptance"),
+    ],
+)
+def test_wrong_options_are_named(speculate, error, says):
+    with pytest.raises(error, match=says):
+        quire.LLM(MODEL, speculate=speculate)
+
+
+def test_a_function_that_fails_guesses_nothing(monkeypatch, expected):
+    heard = []
+    monkeypatch.setattr("sys.unraisablehook", heard.append)
+
+    def fails(token_ids, max_tokens):
+        raise RuntimeError("no guess")
+
+    for propose in (fails, lambda *_: None, lambda *_: ["a"]):
+        with quire.LLM(MODEL, threads=1, speculate={"method": "custom", "propose": propose, "adapt": False}) as llm:
+            assert answers(llm) == expected
+            assert llm.stats()["tokens_drafted"] == 0
+    assert heard
+
+
+def test_an_llm_that_nobody_closes_ends(expected):
+    llm = quire.LLM(MODEL, threads=1, speculate=METHODS["custom"])
+    stream = llm.stream(some_ids(5), **{**GREEDY, "max_tokens": 400})
+    next(iter(stream))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        del llm, stream  # ends without waiting for ever
+    assert expected

@@ -1,0 +1,51 @@
+// How many tokens to guess: by what guesses have brought, what a row costs, and who else runs.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace quire::drafts {
+
+// Counts what became of the guesses of one request. Old ones count less.
+class Acceptance {
+ public:
+  // Notes a guess of `drafted` tokens, of which the first `accepted` were right.
+  void note(std::int32_t drafted, std::int32_t accepted);
+  // Notes a step without a guess, though one was allowed by the request.
+  void note_silence() { ++silent_; }
+  // Returns the probability that a guessed token is right if those before it are.
+  [[nodiscard]] double rate() const { return right_ / (right_ + wrong_); }
+  // Returns whether it is time to try again what did not pay. Waits twice as long each time.
+  [[nodiscard]] bool may_probe() const { return silent_ >= wait_; }
+
+ private:
+  double right_ = 1.5;
+  double wrong_ = 0.5;
+  std::int32_t silent_ = 0;
+  std::int32_t wait_ = 16;
+};
+
+// Seconds of steps by their rows, where every request generates.
+class RowCosts {
+ public:
+  static constexpr std::int32_t kMostRows = 256;
+
+  void add(std::int64_t rows, double seconds);
+  // Returns the time of a step of so many rows, from the measured sizes beside it; 0: none is. A
+  // size above all of them is taken to cost no more, and then measured.
+  [[nodiscard]] double seconds(std::int64_t rows) const;
+
+ private:
+  std::array<double, static_cast<std::size_t>(kMostRows) + 1> seconds_{};  // by rows; 0: unknown
+};
+
+// Returns how many tokens to guess, at most `most`, so that a step gives the most tokens a second.
+// Without them it has `rows` rows and gives `tokens` tokens. 0 where no number pays.
+[[nodiscard]] std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows,
+                                        double tokens, std::int32_t most);
+
+// Returns how many of `drafted` tokens, and the one behind them, a step gives at this rate.
+[[nodiscard]] double expected_tokens(double rate, std::int32_t drafted);
+
+}  // namespace quire::drafts

@@ -1,0 +1,49 @@
+// DraftSource: where guesses at the next tokens come from.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "quire/types.h"
+
+namespace quire::drafts {
+
+// The tokens of a request so far. Views, valid during a call.
+struct DraftHistory {
+  std::span<const std::span<const TokenId>> prompt;  // pieces of a composed prompt; none: plain
+  std::span<const TokenId> own;     // tokens of the request's own sequence: of a plain request all,
+                                    // of a composed one the end of the prompt and the output
+  std::span<const TokenId> output;  // generated tokens
+  std::string_view tenant;
+};
+
+// Returns all tokens in one list.
+[[nodiscard]] std::vector<TokenId> all_tokens(const DraftHistory& history);
+
+// A request for one guess.
+struct DraftQuery {
+  RequestId request;
+  DraftHistory history;
+  std::int32_t most = 0;          // tokens
+  std::vector<TokenId>* draft{};  // gets them; empty before
+};
+
+// Thread rule: the engine thread.
+class DraftSource {
+ public:
+  DraftSource() = default;
+  virtual ~DraftSource() = default;
+  DraftSource(const DraftSource&) = delete;
+  DraftSource& operator=(const DraftSource&) = delete;
+
+  // Answers all queries of a step. A guess may be short or empty, and may hold any number.
+  virtual void propose(std::span<const DraftQuery> queries) = 0;
+  // Hears that a request has ended, however it did.
+  virtual void forget(RequestId /*request*/) {}
+  // Hears the output of a request that is done.
+  virtual void learn(const DraftHistory& /*history*/) {}
+};
+
+}  // namespace quire::drafts

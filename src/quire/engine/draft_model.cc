@@ -1,0 +1,236 @@
+#include "quire/engine/draft_model.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "quire/base/check.h"
+#include "quire/base/ids.h"
+#include "quire/base/str.h"
+#include "quire/drafts/draft_source.h"
+#include "quire/engine/bundle_options.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/kernels/kernel_context.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/model/forward_batch.h"
+#include "quire/result.h"
+#include "quire/sched/types.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::int32_t kMostRows = 512;  // of a pass over a prompt
+constexpr std::int32_t kFewPending = 8;  // rows that requests of one pass have at most
+
+// Returns an error if two models do not share their tokens.
+Status check_alike(const ModelBundle& draft, const std::string& name, const ModelBundle& large) {
+  const bool both = draft.text != nullptr && large.text != nullptr;
+  const bool neither = draft.text == nullptr && large.text == nullptr;
+  const std::int32_t vocab = draft.decoder->config().vocab_size;
+  const bool alike =
+      both ? draft.text->tokenizer.fingerprint() == large.text->tokenizer.fingerprint()
+           : neither && vocab == large.decoder->config().vocab_size;
+  if (alike) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("speculate: the draft model ", base::quoted(name),
+                        " has another tokenizer than the model; give one with the same tokens")};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DraftModel>> DraftModel::open(const kernels::KernelContext& context,
+                                                     const std::string& model,
+                                                     const std::string& dtype,
+                                                     const ModelBundle& large) {
+  BundleOptions how;
+  how.dtype = dtype;
+  QUIRE_TRY(ModelBundle bundle, open_model(context, model, how));
+  QUIRE_CHECK(bundle.decoder.has_value() && large.decoder.has_value(), "open_model() made them");
+  QUIRE_TRY_STATUS(check_alike(bundle, model, large));
+  if (bundle.decoder->config().state_geometry().state_bytes > 0) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = base::str_cat("speculate: the draft model ", base::quoted(model),
+                                          " has layers that carry a state; give one without")};
+  }
+  return std::unique_ptr<DraftModel>(new DraftModel(std::move(bundle), model));
+}
+
+tensor::KVGeometry DraftModel::geometry(std::int32_t block_tokens) const {
+  return bundle_.decoder->config().kv_geometry(bundle_.kv_dtype, block_tokens, bundle_.kv_format);
+}
+
+std::int64_t DraftModel::part_of(std::int64_t budget, std::int64_t large_bytes,
+                                 std::int32_t block_tokens) const {
+  const std::int64_t own = geometry(block_tokens).block_bytes();
+  return budget / (own + large_bytes) * own;
+}
+
+Status DraftModel::make_room(std::int64_t bytes, std::int32_t block_tokens) {
+  const tensor::KVGeometry shape = geometry(block_tokens);
+  const std::int32_t blocks = kv_store::blocks_in_budget(shape, bytes);
+  if (blocks == 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv_budget leaves no block for the draft model ", base::quoted(name_),
+                          ", whose blocks have ", base::format_bytes(shape.block_bytes()),
+                          "; raise kv_budget")};
+  }
+  QUIRE_TRY(pool_, kv_store::PagedPool::create(shape, blocks));
+  kv::LedgerConfig config{.num_blocks = blocks,
+                          .block_tokens = block_tokens,
+                          .window_tokens = shape.forget_after_tokens(),
+                          .formats = pool_->block_formats()};
+  QUIRE_TRY_STATUS(config.validate());
+  ledger_ = std::make_unique<kv::Ledger>(config);
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    views_.push_back(pool_->view(layer));
+  }
+  return {};
+}
+
+void DraftModel::forget(RequestId request) {
+  if (const auto known = sequences_.find(request.value); known != sequences_.end()) {
+    ledger_->sequences().close(known->second);
+    sequences_.erase(known);
+  }
+}
+
+// Closes the sequences of requests that are not asked for. Their full blocks are found
+// again.
+void DraftModel::close_all_but(std::span<const drafts::DraftQuery> queries) {
+  std::erase_if(sequences_, [&](const auto& known) {
+    const bool asked = std::ranges::any_of(queries, [&](const drafts::DraftQuery& query) {
+      return query.request.value == known.first;
+    });
+    if (!asked) {
+      ledger_->sequences().close(known.second);
+    }
+    return !asked;
+  });
+}
+
+std::int32_t DraftModel::pending(SeqId sequence) const {
+  return static_cast<std::int32_t>(ledger_->sequences().tokens(sequence).size()) -
+         ledger_->sequences().num_computed(sequence);
+}
+
+// Makes the tokens of a request's sequence those of the request: what was guessed wrong goes.
+// nullopt where the context has no room for a guess.
+std::optional<SeqId> DraftModel::follow(const drafts::DraftQuery& query) {
+  const std::vector<TokenId> joined =
+      query.history.prompt.empty() ? std::vector<TokenId>() : drafts::all_tokens(query.history);
+  const std::span<const TokenId> tokens = joined.empty() ? query.history.own : std::span(joined);
+  const std::int32_t vocab = decoder().config().vocab_size;
+  if (std::ssize(tokens) + query.most > decoder().config().context_length ||
+      std::ranges::any_of(tokens, [vocab](TokenId id) { return id >= vocab; })) {
+    return std::nullopt;
+  }
+  kv::Sequences& sequences = ledger_->sequences();
+  if (const auto known = sequences_.find(query.request.value); known != sequences_.end()) {
+    const auto had = sequences.tokens(known->second);
+    const auto same = static_cast<std::size_t>(
+        std::ranges::mismatch(had, tokens.first(tokens.size() - 1)).in1 - had.begin());
+    if (same == had.size() ||
+        sequences.rollback(known->second, static_cast<std::int32_t>(same)).ok()) {
+      for (const TokenId token : tokens.subspan(same)) {
+        sequences.append(known->second, token);
+      }
+      return known->second;
+    }
+    forget(query.request);  // a window has freed what it would go back to
+  }
+  const SeqId opened = sequences.open(tokens, true, {}, query.history.tenant);
+  sequences_.emplace(query.request.value, opened);
+  return opened;
+}
+
+// Computes runs. `logit_rows` is 1 for logits of the last row of each, or 0.
+Result<std::span<float>> DraftModel::compute(std::span<const sched::ScheduledRun> runs,
+                                             std::int32_t logit_rows) {
+  growths_.clear();
+  logit_rows_.assign(runs.size(), logit_rows);
+  for (const sched::ScheduledRun& run : runs) {
+    growths_.push_back({.sequence = run.sequence, .count = run.count});
+  }
+  QUIRE_TRY_STATUS(ledger_->sequences().extend(growths_));
+  for (const kv::BlockCopy& copy : ledger_->take_copies()) {  // a wrong guess had filled the block
+    QUIRE_TRY_STATUS(pool_->copy(copy));
+  }
+  const model::ForwardBatch& batch = builder_.build(runs, logit_rows_, *ledger_);
+  QUIRE_TRY(const std::span<float> logits, decoder().forward(batch, views_));
+  for (const sched::ScheduledRun& run : runs) {
+    ledger_->sequences().advance(run.sequence, run.count);
+  }
+  return logits;
+}
+
+// Computes all but the last tokens of a sequence that lacks many. Returns whether it could.
+bool DraftModel::compute_most(SeqId sequence) {
+  while (pending(sequence) > kFewPending) {
+    const sched::ScheduledRun run{.sequence = sequence,
+                                  .first = ledger_->sequences().num_computed(sequence),
+                                  .count = std::min(pending(sequence) - 1, kMostRows)};
+    if (!compute({&run, 1}, 0).ok()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Appends the most likely token to each guess. Those that are long enough are done.
+void DraftModel::guess_next(std::span<const float> logits) {
+  const auto vocab = static_cast<std::size_t>(decoder().config().vocab_size);
+  for (std::size_t i = 0; i < asked_.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * vocab, vocab);
+    const auto token = static_cast<TokenId>(std::ranges::max_element(row) - row.begin());
+    asked_[i].query->draft->push_back(token);
+    ledger_->sequences().append(asked_[i].sequence, token);
+  }
+  std::erase_if(asked_, [](const Asked& asked) {
+    return std::ssize(*asked.query->draft) >= asked.query->most;
+  });
+}
+
+void DraftModel::propose(std::span<const drafts::DraftQuery> queries) {
+  close_all_but(queries);
+  asked_.clear();
+  for (const drafts::DraftQuery& query : queries) {
+    const std::optional<SeqId> sequence = follow(query);
+    if (sequence && compute_most(*sequence)) {
+      asked_.push_back({.query = &query, .sequence = *sequence});
+    } else {
+      forget(query.request);
+    }
+  }
+  while (!asked_.empty()) {
+    runs_.clear();
+    for (const Asked& asked : asked_) {
+      runs_.push_back({.request = asked.query->request,
+                       .sequence = asked.sequence,
+                       .first = ledger_->sequences().num_computed(asked.sequence),
+                       .count = pending(asked.sequence),
+                       .samples = true});
+    }
+    const Result<std::span<float>> logits = compute(runs_, 1);
+    if (logits.ok()) {
+      guess_next(*logits);
+    } else {  // the others may have room without the last one
+      forget(asked_.back().query->request);
+      asked_.pop_back();
+    }
+  }
+}
+
+}  // namespace quire::engine

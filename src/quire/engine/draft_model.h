@@ -1,0 +1,88 @@
+// DraftModel: a smaller model that guesses what a larger one will say.
+//
+// Invariants
+//   1. Its KV is in blocks of its own, which take their bytes from the engine's budget. There are
+//      as many of them, of as many tokens, as the large model has.
+//   2. A request has a sequence here from its first guess on, until it ends or is not asked for.
+//   3. A guess that finds no block is no guess. Nothing waits, and no request fails for it.
+//
+// Thread rule: the engine thread, but for open().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/drafts/draft_source.h"
+#include "quire/engine/batch_builder.h"
+#include "quire/engine/model_bundle.h"
+#include "quire/kernels/kernel_context.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
+#include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
+#include "quire/sched/types.h"
+#include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class DraftModel final : public drafts::DraftSource {
+ public:
+  // Opens a model, on the CPU. kInvalidArgument where its tokenizer is not that of `large`.
+  // kUnsupported for a model whose layers carry a state. Errors of open_model().
+  [[nodiscard]] static Result<std::unique_ptr<DraftModel>> open(
+      const kernels::KernelContext& context, const std::string& model, const std::string& dtype,
+      const ModelBundle& large);
+
+  // Returns the bytes of its part of `budget`, where the large model's blocks have `large_bytes`.
+  [[nodiscard]] std::int64_t part_of(std::int64_t budget, std::int64_t large_bytes,
+                                     std::int32_t block_tokens) const;
+  // Makes its blocks. Call it once. Errors of PagedPool::create(), kInvalidArgument for no block.
+  [[nodiscard]] Status make_room(std::int64_t bytes, std::int32_t block_tokens);
+
+  void propose(std::span<const drafts::DraftQuery> queries) override;
+  void forget(RequestId request) override;
+  // Returns how many of its blocks are in use.
+  [[nodiscard]] std::int32_t blocks_in_use() const { return ledger_->counts().blocks_in_use; }
+
+ private:
+  struct Asked {
+    const drafts::DraftQuery* query = nullptr;
+    SeqId sequence;
+  };
+
+  DraftModel(ModelBundle bundle, std::string name)
+      : bundle_(std::move(bundle)), name_(std::move(name)) {}
+  [[nodiscard]] tensor::KVGeometry geometry(std::int32_t block_tokens) const;
+  [[nodiscard]] model::Decoder& decoder() {
+    return *bundle_.decoder;  // NOLINT(bugprone-unchecked-optional-access): open() made it
+  }
+  void close_all_but(std::span<const drafts::DraftQuery> queries);
+  [[nodiscard]] std::optional<SeqId> follow(const drafts::DraftQuery& query);
+  [[nodiscard]] bool compute_most(SeqId sequence);
+  [[nodiscard]] Result<std::span<float>> compute(std::span<const sched::ScheduledRun> runs,
+                                                 std::int32_t logit_rows);
+  [[nodiscard]] std::int32_t pending(SeqId sequence) const;
+  void guess_next(std::span<const float> logits);
+
+  ModelBundle bundle_;
+  const std::string name_;
+  std::optional<kv_store::PagedPool> pool_;
+  std::unique_ptr<kv::Ledger> ledger_;
+  std::vector<tensor::PagedKVView> views_;  // [layers]
+  BatchBuilder builder_;
+  std::unordered_map<std::uint64_t, SeqId> sequences_;  // by request
+  std::vector<Asked> asked_;                            // queries that go on
+  std::vector<sched::ScheduledRun> runs_;               // [asked]
+  std::vector<std::int32_t> logit_rows_;                // [runs]
+  std::vector<kv::Growth> growths_;                     // [runs]
+};
+
+}  // namespace quire::engine

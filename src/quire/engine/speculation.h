@@ -1,0 +1,50 @@
+// Speculation: what the engine needs to guess tokens, and to know how many to guess.
+//
+// Thread rule: the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "quire/drafter.h"
+#include "quire/drafts/draft_length.h"
+#include "quire/drafts/draft_source.h"
+#include "quire/drafts/options.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+
+class Speculation {
+ public:
+  // Makes the speculation of an engine; null for no method. `drafter` is for the method kCustom,
+  // `draft` for kDraft.
+  [[nodiscard]] static std::unique_ptr<Speculation> make(
+      const drafts::SpeculationOptions& options, std::shared_ptr<Drafter> drafter,
+      std::unique_ptr<drafts::DraftSource> draft);
+
+  [[nodiscard]] const drafts::SpeculationOptions& options() const { return options_; }
+  [[nodiscard]] drafts::DraftSource& source() { return *source_; }
+  [[nodiscard]] drafts::RowCosts& costs() { return costs_; }
+
+  // Arrays of a step, kept between steps.
+  std::vector<std::vector<TokenId>> guesses;                   // [runs]
+  std::vector<std::vector<std::span<const TokenId>>> prompts;  // [runs] pieces of composed prompts
+  std::vector<drafts::DraftQuery> queries;
+  std::vector<std::int32_t> wanted;               // [runs] tokens
+  std::vector<std::span<const TokenId>> assumed;  // [runs] tokens of assumed rows
+  bool asked = false;                             // true: the last plan was drafted for somebody
+
+ private:
+  Speculation(const drafts::SpeculationOptions& options,
+              std::unique_ptr<drafts::DraftSource> source)
+      : options_(options), source_(std::move(source)) {}
+
+  const drafts::SpeculationOptions options_;
+  std::unique_ptr<drafts::DraftSource> source_;
+  drafts::RowCosts costs_;
+};
+
+}  // namespace quire::engine

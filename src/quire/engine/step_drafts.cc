@@ -1,0 +1,186 @@
+#include "quire/engine/step_drafts.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quire/base/ids.h"
+#include "quire/drafts/draft_length.h"
+#include "quire/drafts/draft_source.h"
+#include "quire/engine/active_request.h"
+#include "quire/engine/engine_core.h"
+#include "quire/engine/speculation.h"
+#include "quire/engine/step_state.h"
+#include "quire/sched/types.h"
+#include "quire/types.h"
+
+namespace quire::engine {
+namespace {
+
+constexpr std::int32_t kProbed = 2;  // tokens of a guess that tries again whether guessing pays
+
+// The work of a plan without guesses.
+struct PlannedWork {
+  std::int64_t rows = 0;
+  double tokens = 0;
+};
+
+PlannedWork work_of(const sched::StepPlan& plan) {
+  PlannedWork work;
+  for (const sched::PlannedRun& run : plan.runs) {
+    work.rows += run.count;
+    work.tokens += run.samples ? 1 : 0;
+  }
+  return work;
+}
+
+// Returns how many tokens to guess for a request.
+std::int32_t length_for(Speculation& speculation, ActiveRequest& active, const PlannedWork& work) {
+  const SamplingParams& params = active.request().params;
+  const std::int64_t left = params.max_tokens - static_cast<std::int64_t>(active.num_sampled()) - 1;
+  const auto most = static_cast<std::int32_t>(
+      std::min<std::int64_t>(std::min(params.speculate.value_or(speculation.options().max_tokens),
+                                      speculation.options().max_tokens),
+                             left));
+  if (most <= 0 || !speculation.options().adapt) {
+    return std::max(most, 0);
+  }
+  drafts::Acceptance& acceptance = active.acceptance();
+  const std::int32_t length =
+      drafts::draft_length(acceptance.rate(), speculation.costs(), work.rows, work.tokens, most);
+  if (length > 0) {
+    return length;
+  }
+  acceptance.note_silence();
+  return acceptance.may_probe() ? std::min(kProbed, most) : 0;
+}
+
+drafts::DraftHistory history_of(Step& step, const ActiveRequest& active, SeqId sequence,
+                                std::vector<std::span<const TokenId>>& pieces) {
+  pieces.clear();
+  if (active.request().composed) {
+    for (const auto& piece : active.request().composed->pieces) {
+      pieces.emplace_back(*piece);
+    }
+  }
+  return {.prompt = pieces,
+          .own = step.core.ledger.sequences().tokens(sequence),
+          .output = active.sampled_ids(),
+          .tenant = active.request().salt};
+}
+
+// Cuts a guess at what is no token of the model, and at the length that was asked for.
+void cut(std::vector<TokenId>& guess, std::int32_t most, std::int32_t vocab) {
+  const auto bad =
+      std::ranges::find_if(guess, [vocab](TokenId id) { return id < 0 || id >= vocab; });
+  guess.erase(bad, guess.end());
+  guess.resize(std::min(guess.size(), static_cast<std::size_t>(most)));
+}
+
+}  // namespace
+
+void draft_tokens(Step& step) {
+  if (step.speculation == nullptr) {
+    return;
+  }
+  Speculation& speculation = *step.speculation;
+  const std::vector<sched::PlannedRun>& runs = step.plan.runs;
+  const bool quiet =
+      !step.plan.preempts() && step.plan.admit.empty() && !step.core.ledger.points().exist();
+  const PlannedWork work = work_of(step.plan);
+  speculation.asked = false;
+  speculation.queries.clear();
+  speculation.wanted.assign(runs.size(), 0);
+  speculation.guesses.resize(std::max(speculation.guesses.size(), runs.size()));
+  speculation.prompts.resize(std::max(speculation.prompts.size(), runs.size()));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    ActiveRequest& active = step.requests.at(runs[i].request);
+    active.assume({});
+    speculation.guesses[i].clear();
+    const auto sequence = step.core.scheduler.sequence(runs[i].request);
+    const bool guesses = quiet && runs[i].samples && runs[i].count == 1 && sequence;
+    const std::int32_t most = guesses ? length_for(speculation, active, work) : 0;
+    if (most > 0) {
+      speculation.queries.push_back(
+          {.request = runs[i].request,
+           .history = history_of(step, active, *sequence, speculation.prompts[i]),
+           .most = most,
+           .draft = &speculation.guesses[i]});
+    }
+  }
+  if (speculation.queries.empty()) {
+    return;
+  }
+  speculation.asked = true;
+  speculation.source().propose(speculation.queries);
+  for (const drafts::DraftQuery& query : speculation.queries) {
+    cut(*query.draft, query.most, step.core.decoder().config().vocab_size);
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    speculation.wanted[i] = static_cast<std::int32_t>(speculation.guesses[i].size());
+  }
+  step.core.scheduler.assume(step.plan, speculation.wanted);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    ActiveRequest& active = step.requests.at(runs[i].request);
+    active.assume(
+        std::span(speculation.guesses[i]).first(static_cast<std::size_t>(runs[i].assumed)));
+    if (runs[i].assumed > 0 && speculation.options().threshold) {
+      active.note_lossy();
+    }
+  }
+}
+
+std::span<const std::span<const TokenId>> assumed_tokens(Step& step, const RunningStep& running) {
+  if (step.speculation == nullptr) {
+    return {};
+  }
+  std::vector<std::span<const TokenId>>& assumed = step.speculation->assumed;
+  assumed.clear();
+  for (std::size_t i = 0; i < running.runs.size(); ++i) {
+    const auto count = static_cast<std::size_t>(running.runs[i].assumed);
+    assumed.push_back(count == 0 ? std::span<const TokenId>()
+                                 : running.requests[i]->assumed().first(count));
+  }
+  return assumed;
+}
+
+bool wants_drafts(Step& step) {
+  if (step.speculation == nullptr || step.speculation->asked) {
+    return step.speculation != nullptr;
+  }
+  bool wants = false;
+  for (ActiveRequest* active : step.now.requests) {
+    if (active != nullptr && active->request().params.speculate != 0) {
+      active->acceptance().note_silence();
+      wants = wants || active->acceptance().may_probe();
+    }
+  }
+  return wants;
+}
+
+void note_cost(Step& step, double seconds) {
+  const auto generates = [](const sched::ScheduledRun& run) {
+    return run.samples && run.count - run.assumed == 1;
+  };
+  if (step.speculation == nullptr) {
+    return;
+  }
+  const RunningStep& now = step.now;
+  step.core.counters.speculative_steps +=
+      std::ranges::any_of(now.runs, [](const auto& run) { return run.assumed > 0; }) ? 1 : 0;
+  if (!now.ahead && !now.reads_files && std::ranges::all_of(now.runs, generates)) {
+    step.speculation->costs().add(rows_of(now), seconds);
+  }
+}
+
+void learn_output(Step& step, const ActiveRequest& active, SeqId sequence) {
+  if (step.speculation != nullptr && active.kind() == RequestKind::kGenerate) {
+    std::vector<std::span<const TokenId>> pieces;
+    step.speculation->source().learn(history_of(step, active, sequence, pieces));
+  }
+}
+
+}  // namespace quire::engine
