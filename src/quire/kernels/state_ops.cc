@@ -16,13 +16,13 @@
 namespace quire::kernels {
 namespace {
 
-// Returns the input that stands `back` rows before row `row`; null for one before the first token.
+// Returns whether there is an input of row `row`: before the first token there is none.
+bool is_there(const ConvRows& rows, std::int64_t row) { return row >= 0 || rows.tail != nullptr; }
+
+// Returns the input of a row, counted from the first of the call. Precondition: it is there.
 const float* input(const ConvRows& rows, std::int64_t taps, std::int64_t channels,
                    std::int64_t row) {
-  if (row >= 0) {
-    return rows.in.row(row);
-  }
-  return rows.tail == nullptr ? nullptr : rows.tail + (taps - 1 + row) * channels;
+  return row >= 0 ? rows.in.row(row) : rows.tail + (taps - 1 + row) * channels;
 }
 
 constexpr std::int64_t kGateElements = 64;  // that cost as much as a gate
@@ -46,8 +46,9 @@ void convolve_rows(const KernelContext& context, const ConvWeights& conv, const 
         std::array<const float*, kMaxConvTaps> inputs = {};
         for (std::int64_t row = first; row < last; ++row) {
           for (std::int64_t tap = 0; tap < taps; ++tap) {
-            const float* at = input(rows, taps, conv.channels, row - (taps - 1) + tap);
-            inputs[static_cast<std::size_t>(tap)] = at == nullptr ? zeros.data() : at;
+            const std::int64_t at = row - (taps - 1) + tap;
+            inputs[static_cast<std::size_t>(tap)] =
+                is_there(rows, at) ? input(rows, taps, conv.channels, at) : zeros.data();
           }
           context.table->convolve({.inputs = inputs.data(),
                                    .weights = conv.weights.data(),
@@ -65,12 +66,12 @@ void convolve_rows(const KernelContext& context, const ConvWeights& conv, const 
 void copy_tail(const ConvWeights& conv, const ConvRows& rows, std::int64_t count, float* tail) {
   const std::int64_t taps = conv.taps();
   for (std::int64_t i = 0; i < taps - 1; ++i) {
-    const float* from = input(rows, taps, conv.channels, count - (taps - 1) + i);
+    const std::int64_t row = count - (taps - 1) + i;
     float* to = tail + i * conv.channels;
-    if (from == nullptr) {
-      std::fill_n(to, conv.channels, 0.0f);
+    if (is_there(rows, row)) {
+      std::copy_n(input(rows, taps, conv.channels, row), conv.channels, to);
     } else {
-      std::copy_n(from, conv.channels, to);
+      std::fill_n(to, conv.channels, 0.0f);
     }
   }
 }
