@@ -226,9 +226,32 @@ TEST_P(StateModels, SayWhyAKnownHistoryIsComputedAgain) {
   EXPECT_EQ(learned[1].replayed_tokens, 0);
 }
 
-TEST_P(StateModels, RefuseByNameWhatStatesCannotFollow) {
+// The model's own logits say what the perplexity is. Slices of 128 tokens carry the state on.
+TEST_P(StateModels, MeasureTheAccuracyOfKVInTheirLayersOfAttention) {
   LLM llm = open();
-  EXPECT_EQ(llm.kv_accuracy(small_ids(20, 1), "int8").error().code, ErrorCode::kUnsupported);
+  const Ids ids = small_ids(150, 1);
+  const ForwardOutput all = must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kAll));
+  const std::size_t vocab = all.logits.size() / ids.size();
+  double nll = 0;
+  for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+    const std::span row = std::span(all.logits).subspan(i * vocab, vocab);
+    double sum = 0;
+    for (const float logit : row) {
+      sum += std::exp(double{logit});
+    }
+    nll += std::log(sum) - row[static_cast<std::size_t>(ids[i + 1])];
+  }
+  const KVAccuracy exact = must(llm.kv_accuracy(ids, "float32"));
+  EXPECT_EQ(exact.logit_kl_mean, 0);
+  EXPECT_EQ(exact.key_error.max, 0);
+  EXPECT_NEAR(exact.perplexity, std::exp(nll / static_cast<double>(ids.size() - 1)), 1e-3);
+  const KVAccuracy coded = must(llm.kv_accuracy(ids, "int8"));
+  EXPECT_GT(coded.key_error.mean, 0);
+  EXPECT_LT(coded.key_error.max, 0.02);
+  EXPECT_LT(coded.logit_kl_mean, 1e-3);
+}
+
+TEST_P(StateModels, RefuseByNameWhatStatesCannotFollow) {
   LLMOptions small;
   small.kv_budget_bytes = 4096;
   EXPECT_THAT(LLM::open(path(), small).error().message, HasSubstr("states"));

@@ -23,11 +23,13 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -111,7 +113,7 @@ class Comparison {
         reference_(std::move(reference)),
         stored_(std::move(stored)),
         rounded_(std::move(rounded)),
-        keys_(static_cast<std::size_t>(engine.model_config().layers)),
+        keys_(static_cast<std::size_t>(engine.model_config().kv_layers())),
         values_(keys_.size()) {}
 
   Status compare_slice(std::size_t first, std::size_t count);
@@ -123,6 +125,10 @@ class Comparison {
   };
   // Returns the logits of all rows.
   Result<std::span<float>> forward(OwnKV& kv, Slice slice, model::ForwardProbe* probe);
+  // Returns the layer's index among those with KV.
+  [[nodiscard]] int kv_layer_of(const model::LayerQueries& queries) const {
+    return engine_.model_config().layer_plan(static_cast<std::size_t>(queries.layer)).group_index;
+  }
   void compare_layer(Slice slice, const model::LayerQueries& queries);
   void round_keys_and_values(Slice slice, int layer);
   void compare_attention(Slice slice, const model::LayerQueries& queries, int kv_head);
@@ -138,7 +144,7 @@ class Comparison {
   std::unique_ptr<OwnKV> reference_;
   std::unique_ptr<OwnKV> stored_;          // what the format makes of the run
   std::unique_ptr<OwnKV> rounded_;         // what the format makes of the reference's KV
-  std::vector<SquareSums> keys_, values_;  // [layers]
+  std::vector<SquareSums> keys_, values_;  // [layers with KV]
   double attention_kl_ = 0;
   std::int64_t attention_rows_ = 0;
   std::vector<double> logit_kl_;  // [rows]
@@ -169,7 +175,7 @@ Status Comparison::compare_slice(std::size_t first, std::size_t count) {
 }
 
 void Comparison::compare_layer(Slice slice, const model::LayerQueries& queries) {
-  round_keys_and_values(slice, queries.layer);
+  round_keys_and_values(slice, kv_layer_of(queries));
   for (int head = 0; head < engine_.model_config().kv_heads; ++head) {
     compare_attention(slice, queries, head);
   }
@@ -218,7 +224,7 @@ void Comparison::compare_attention(Slice slice, const model::LayerQueries& queri
   const model::ModelConfig& config = engine_.model_config();
   const auto dim = static_cast<std::size_t>(config.head_dim);
   std::vector<float> want_keys, got_keys, query(dim);
-  const Head of = {.layer = queries.layer, .kv_head = kv_head};
+  const Head of = {.layer = kv_layer_of(queries), .kv_head = kv_head};
   read_keys(*reference_, of, slice.first + slice.count, want_keys);
   read_keys(*rounded_, of, slice.first + slice.count, got_keys);
   const auto window =
@@ -295,10 +301,6 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
             base::str_cat("kv_accuracy is measured on the CPU alone, and this model is on ",
                           base::quoted(engine.options().device), "; open it with device \"cpu\"")};
   }
-  if (engine.model_config().state_layers() > 0) {
-    return {ErrorCode::kUnsupported,
-            "kv_accuracy is not implemented for models whose layers carry a state"};
-  }
   QUIRE_TRY_STATUS(engine.check_prompt(ids));
   if (ids.size() < 2) {
     return {ErrorCode::kInvalidArgument,
@@ -307,10 +309,11 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
   QUIRE_TRY(const tensor::KVGeometry stored, geometry_of(engine, kv_dtype));
   const tensor::KVGeometry plain =
       engine.model_config().kv_geometry(engine.bundle().kv_dtype, kBlockTokens);
+  const tensor::StateGeometry states = engine.model_config().state_geometry();
   constexpr auto kStep = static_cast<std::int32_t>(kSliceTokens);
-  QUIRE_TRY(auto reference, OwnKV::create(plain, ids, kStep));
-  QUIRE_TRY(auto run, OwnKV::create(stored, ids, kStep));
-  QUIRE_TRY(auto rounded, OwnKV::create(stored, ids, kStep));
+  QUIRE_TRY(auto reference, OwnKV::create(plain, states, ids, kStep));
+  QUIRE_TRY(auto run, OwnKV::create(stored, states, ids, kStep));
+  QUIRE_TRY(auto rounded, OwnKV::create(stored, states, ids, kStep));
   Comparison comparison(engine, ids, std::move(reference), std::move(run), std::move(rounded));
   for (std::size_t first = 0; first < ids.size(); first += kSliceTokens) {
     if (interrupted && interrupted()) {

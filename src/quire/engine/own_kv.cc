@@ -18,12 +18,14 @@
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -45,6 +47,7 @@ OwnKV::OwnKV(kv_store::PagedPool pool, std::optional<kv_store::PagedPool> stagin
 }
 
 Result<std::unique_ptr<OwnKV>> OwnKV::create(const tensor::KVGeometry& geometry,
+                                             const tensor::StateGeometry& states,
                                              std::span<const TokenId> ids,
                                              std::int32_t step_tokens) {
   constexpr std::int32_t kSpareBlocks = 128;  // beside those of the ids: slabs of open blocks
@@ -60,7 +63,9 @@ Result<std::unique_ptr<OwnKV>> OwnKV::create(const tensor::KVGeometry& geometry,
     QUIRE_TRY(staging, make_staging(geometry, step_tokens));
   }
   QUIRE_TRY_STATUS(config.validate());
-  return std::unique_ptr<OwnKV>(new OwnKV(std::move(pool), std::move(staging), config, ids));
+  std::unique_ptr<OwnKV> made(new OwnKV(std::move(pool), std::move(staging), config, ids));
+  QUIRE_TRY(made->states_, kv_store::StatePool::create(states, 1, 0));
+  return made;
 }
 
 Result<model::ForwardBatch> OwnKV::next_batch(std::int32_t count) {
@@ -69,6 +74,11 @@ Result<model::ForwardBatch> OwnKV::next_batch(std::int32_t count) {
   const sched::ScheduledRun run{
       .sequence = sequence_, .first = ledger_.sequences().num_computed(sequence_), .count = count};
   batch_ = builder_.build({&run, 1}, {&count, 1}, ledger_);
+  batch_.states = states_.view();
+  if (batch_.states.num_states > 0) {
+    state_run_ = {.num_rows = count, .from = run.first == 0 ? -1 : 0, .to = 0};
+    batch_.state_runs = {&state_run_, 1};
+  }
   return batch_;
 }
 

@@ -13,11 +13,13 @@
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/kv_writer.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -26,9 +28,10 @@ namespace quire::engine {
 // the engine does it. One thread at a time.
 class OwnKV {
  public:
-  // Makes room for the KV of `ids`, computed at most `step_tokens` at a time. Errors of
-  // PagedPool::create.
+  // Makes room for the KV of `ids`, computed at most `step_tokens` at a time, and for a state of
+  // `states`. Errors of PagedPool::create and StatePool::create.
   [[nodiscard]] static Result<std::unique_ptr<OwnKV>> create(const tensor::KVGeometry& geometry,
+                                                             const tensor::StateGeometry& states,
                                                              std::span<const TokenId> ids,
                                                              std::int32_t step_tokens);
 
@@ -75,6 +78,8 @@ class OwnKV {
 
   kv_store::PagedPool pool_;
   std::optional<kv_store::PagedPool> staging_;
+  kv_store::StatePool states_;  // one, where layers carry a state
+  model::StateRun state_run_;   // of the batch
   std::vector<tensor::PagedKVView> views_;  // [formats and staging][layers]
   kv::Ledger ledger_;
   SeqId sequence_;
