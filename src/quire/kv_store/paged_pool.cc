@@ -28,7 +28,7 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 576;
 constexpr int kMaxBlockTokens = 256;
 constexpr int kWordBytes = 4;  // one fp32, two bf16 or fp16
 

@@ -17,9 +17,11 @@
 #include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
+#include "quire/model/latent_shape.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/rope.h"
 #include "quire/model/state_shape.h"
@@ -45,7 +47,7 @@ Status in_range(std::string_view name, std::int64_t value, std::int64_t low, std
 Status check_heads(const ModelConfig& config, const FieldNames& names) {
   QUIRE_TRY_STATUS(in_range(names.heads, config.heads, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.kv_heads, config.kv_heads, 1, config.heads));
-  QUIRE_TRY_STATUS(in_range(names.head_dim, config.head_dim, 2, 256));
+  QUIRE_TRY_STATUS(in_range(names.head_dim, config.head_dim, 2, kernels::kMaxHeadDim));
   if (config.heads % config.kv_heads != 0) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat(names.heads, " is ", config.heads, ", which is no multiple of ",
@@ -114,6 +116,30 @@ Status check_windows(const ModelConfig& config) {
   return {};
 }
 
+// Groups are of one size, and those that are kept have experts for every choice.
+Status check_groups(const Experts& experts) {
+  if (experts.groups == 1) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(in_range("the number of groups of experts", experts.groups, 1, experts.count));
+  QUIRE_TRY_STATUS(
+      in_range("the number of groups for a token", experts.chosen_groups, 1, experts.groups));
+  const std::int32_t size = experts.count / experts.groups;
+  const bool pairs = experts.rule == RouterRule::kSigmoidOfAll ||
+                     experts.rule == RouterRule::kSigmoidOfChosen;
+  if (experts.count % experts.groups != 0 || size < (pairs ? 2 : 1)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(experts.count, " experts are no ", experts.groups, " groups of ",
+                          pairs ? "two or more" : "one size")};
+  }
+  if (experts.chosen > size * experts.chosen_groups) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(experts.chosen, " experts for a token are more than ",
+                          experts.chosen_groups, " groups of ", size, " have")};
+  }
+  return {};
+}
+
 Status check_mlps(const ModelConfig& config, const FieldNames& names) {
   if (config.mlps.empty()) {
     return {};
@@ -128,6 +154,7 @@ Status check_mlps(const ModelConfig& config, const FieldNames& names) {
   }
   QUIRE_TRY_STATUS(in_range(names.experts, config.experts.count, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.chosen_experts, config.experts.chosen, 1, config.experts.count));
+  QUIRE_TRY_STATUS(check_groups(config.experts));
   QUIRE_TRY_STATUS(
       check_factor("the factor on weights of experts", config.experts.weight_scale, false));
   QUIRE_TRY_STATUS(in_range("the size of the MLP beside experts", config.experts.shared_size, 0,
@@ -187,6 +214,11 @@ void add_expert_switches(base::FieldHasher& hasher, const Experts& experts) {
         std::int64_t{experts.router_has_bias}}) {
     hasher.add_int(value);
   }
+  if (experts.groups > 1) {
+    hasher.add("groups of experts");
+    hasher.add_int(experts.groups);
+    hasher.add_int(experts.chosen_groups);
+  }
 }
 
 // Models without experts keep the digest that they always had.
@@ -228,6 +260,19 @@ void add_state(base::FieldHasher& hasher, const ModelConfig& config) {
     add_double(hasher, state.least_step);
     add_double(hasher, state.most_step);
   }
+}
+
+// Adds the sizes of attention over latents. Other models keep the digest they always had.
+void add_latent(base::FieldHasher& hasher, const LatentShape& latent) {
+  if (!latent.is_there()) {
+    return;
+  }
+  hasher.add("attention over latents");
+  for (const std::int32_t size : {latent.rank, latent.query_rank, latent.rope_dim, latent.plain_dim,
+                                  latent.value_dim, std::int32_t{latent.interleaved}}) {
+    hasher.add_int(size);
+  }
+  add_double(hasher, latent.norm_epsilon);
 }
 
 // Adds the switches that plain models leave as they are, which keep the digest they always had.
@@ -281,6 +326,7 @@ void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
   add_switches(hasher, config);
   add_experts(hasher, config);
   add_state(hasher, config);
+  add_latent(hasher, config.latent);
 }
 
 LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
@@ -358,7 +404,7 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 15> switches = {{
+  const std::array<std::pair<bool, std::string_view>, 16> switches = {{
       {config.experts.count > 0, "layers with experts"},
       {!config.mlps.empty(), "layers without an MLP"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
@@ -374,6 +420,7 @@ Status check_device_switches(const ModelConfig& config) {
       {scales.query_growth != 0.0, "queries that grow with their position"},
       {!config.mixers.empty(), "layers that carry a state"},
       {config.gates_attention, "a gate on the output of attention"},
+      {config.latent.is_there(), "attention over latents"},
   }};
   for (const auto& [is_on, name] : switches) {
     if (is_on) {
@@ -413,8 +460,9 @@ Status ModelConfig::validate(const FieldNames& names) const {
   QUIRE_TRY_STATUS(in_range(names.layers, layers, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.context_length, context_length, 1, std::int64_t{1} << 28));
   QUIRE_TRY_STATUS(check_heads(*this, names));
-  QUIRE_TRY_STATUS(check_rotary(rotary, head_dim));
-  QUIRE_TRY_STATUS(check_rotary(local_rotary, head_dim));
+  QUIRE_TRY_STATUS(latent.validate());
+  QUIRE_TRY_STATUS(check_rotary(rotary, most_rotary_dim()));
+  QUIRE_TRY_STATUS(check_rotary(local_rotary, most_rotary_dim()));
   QUIRE_TRY_STATUS(check_scales(scales));
   QUIRE_TRY_STATUS(check_windows(*this));
   QUIRE_TRY_STATUS(check_mlps(*this, names));

@@ -12,6 +12,7 @@
 #include "quire/base/sha256.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/rotary.h"
+#include "quire/model/latent_shape.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_shape.h"
 #include "quire/result.h"
@@ -76,6 +77,8 @@ struct ModelConfig {
   // Which layers have KV (kAttention) and which the state of `state.kind`; empty: all have KV.
   std::vector<MixerKind> mixers;  // [layers]
   StateShape state;
+  // Sizes where attention is over latents. `kv_heads` is 1 then, and `head_dim` that of the KV.
+  LatentShape latent;
   std::int32_t draft_layers = 0;  // of the file, behind the others: left out
   // The text part of a model of several parts, whose other tensors are left out.
   bool is_text_part = false;
@@ -101,6 +104,10 @@ struct ModelConfig {
   [[nodiscard]] tensor::StateGeometry state_geometry() const;
   // Returns the factor on rows of the embedding as it is applied.
   [[nodiscard]] float embedding_factor() const;
+  // Returns the size of what rope turns at most: a head, or the rotated part of one.
+  [[nodiscard]] std::int32_t most_rotary_dim() const {
+    return latent.is_there() ? latent.rope_dim : head_dim;
+  }
   // Returns the factor on scores of attention.
   [[nodiscard]] double score_scale() const;
 

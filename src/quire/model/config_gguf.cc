@@ -299,7 +299,7 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool ha
             metadata.count("attention.key_length", config.hidden_size / config.heads));
   QUIRE_TRY(const std::int32_t value_dim,
             metadata.count("attention.value_length", config.head_dim));
-  if (value_dim != config.head_dim) {
+  if (value_dim != config.head_dim && !metadata.has("attention.kv_lora_rank")) {
     return {ErrorCode::kUnsupported,
             base::str_cat("value heads of ", value_dim, " beside key heads of ", config.head_dim,
                           " are not implemented")};
@@ -386,12 +386,12 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
   spec.context_length = config.context_length;
   spec.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base"));
   QUIRE_TRY(spec.theta, metadata.number("rope.freq_base", spec.theta));
-  QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", config.head_dim));
-  if (spec.rotary_dim > config.head_dim ||
-      (spec.rotary_dim != config.head_dim && !family.partial_rotary)) {
+  const std::int32_t most = config.most_rotary_dim();
+  QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", most));
+  if (spec.rotary_dim > most || (spec.rotary_dim != most && !family.partial_rotary)) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF key ", metadata.key("rope.dimension_count"), " is ",
-                          spec.rotary_dim, " for heads of ", config.head_dim)};
+                          spec.rotary_dim, " for heads of ", most)};
   }
   QUIRE_TRY_STATUS(read_scaling(metadata, spec));
   spec.truncate = family.gguf_yarn_truncates;

@@ -320,7 +320,7 @@ Result<RopeSpec> read_rope(JsonView json, JsonView block, double theta, const Fa
   spec.theta_name = "\"rope_theta\"";
   QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
   QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
-  spec.rotary_dim = static_cast<std::int32_t>(config.head_dim * factor);
+  spec.rotary_dim = static_cast<std::int32_t>(config.most_rotary_dim() * factor);
   spec.context_length = config.context_length;
   QUIRE_TRY_STATUS(read_scaling(block, spec));
   // Phi-3 has this field outside of the block, where it takes precedence.

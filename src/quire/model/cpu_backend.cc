@@ -27,6 +27,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/kv_writer.h"
+#include "quire/model/latent_attention.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
 #include "quire/model/mlp.h"
@@ -127,6 +128,7 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> output;              // [T, H], of a part of a layer that is normed or scaled
   kernels::PackedRows packed;               // the input of the matrix product in hand
   StateLayers state_layers{context, config};
+  LatentAttention latent_attention{context, config};
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
   Mlp mlp;
   KVWriter kv_writer;
@@ -201,6 +203,12 @@ void CpuBackend::linear(const kernels::PackedWeights& matrix, const Input& input
 void CpuBackend::project(std::size_t index, std::span<const float> x, std::int64_t rows,
                          const QKV& to, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[index];
+  if (config.latent.is_there()) {
+    watch.lap(timing.other);
+    latent_attention.project(layer, x, rows, {to.q, to.k, to.v, to.stride}, linear_scratch);
+    watch.lap(timing.linear);
+    return;
+  }
   linear(layer.qkv.weights, {x, rows, layer.attention_norm}, to.q, {.bias = layer.qkv.bias}, watch);
   if (layers[index].qk_norm == QkNorm::kNone) {
     return;
@@ -325,9 +333,13 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride,
                        &plans.key_rotary(layers[call.index].rope)});
   }
-  const auto out = rows_in(attended, rows, q_width);
+  auto out = rows_in(attended, rows, q_width);
   attend(call, parts, out);
   watch.lap(timing.attention);
+  if (config.latent.is_there()) {
+    out = latent_attention.values_of(layer, out, rows, linear_scratch);
+    watch.lap(timing.linear);
+  }
   if (gates) {
     gate_rows(context, parts.gates, parts.stride, out, q_width);
   }

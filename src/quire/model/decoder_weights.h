@@ -9,6 +9,7 @@
 
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/latent_weights.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_weights.h"
 #include "quire/result.h"
@@ -35,6 +36,7 @@ struct LayerWeights {
   Expert shared;                   // MLP for all rows beside them, if there is one
   LinearWeights shared_gate;       // [1, hidden], fp32
   StateWeights state;              // instead of q_norm to output
+  LatentWeights latent;            // qkv has queries, latents and shared keys then
 };
 
 struct DecoderWeights {
@@ -74,6 +76,11 @@ enum class WeightRole : std::uint8_t {
   kDecay,
   kDecayShift,
   kStateSkip,
+  kLatentQueryNorm,
+  kLatentNorm,
+  kLatentQueries,
+  kLatentKeys,
+  kLatentValues,
 };
 
 // Matrices that stay fp32, whatever is asked for.
@@ -93,6 +100,7 @@ struct WeightId {
   int layer = -1;
   bool bias = false;
   int expert = -1;  // of the layer; -1 for what is no expert's
+  int head = -1;    // of attention over latents; -1 for what is no head's
 };
 
 // Gets each weight as soon as it is there, in the order of visit_weights; whoever gives it lets it
@@ -214,9 +222,48 @@ Status visit_mlp(const ModelConfig& config, Layer& layer, int index, Visitor& vi
                       visitor);
 }
 
+// Visits what attention over latents has between its first and its last projection.
+template <class Visited, class Visitor>
+Status visit_latent(const ModelConfig& config, Visited& latent, int index, Visitor& visitor) {
+  const LatentShape& shape = config.latent;
+  if (shape.query_rank > 0) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kLatentQueryNorm, index}, latent.query_norm,
+                                    shape.query_rank));
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLatentQueries, index}, latent.queries.weights,
+                                    shape.queries_width(config.heads), shape.query_rank));
+  }
+  QUIRE_TRY_STATUS(visitor.vector({WeightRole::kLatentNorm, index}, latent.norm, shape.rank));
+  if constexpr (!std::is_const_v<Visited>) {
+    latent.keys.resize(static_cast<std::size_t>(config.heads));
+    latent.values.resize(static_cast<std::size_t>(config.heads));
+  }
+  for (int head = 0; head < config.heads; ++head) {
+    const auto i = static_cast<std::size_t>(head);
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLatentKeys, index, false, -1, head},
+                                    latent.keys[i].weights, shape.rank, shape.plain_dim));
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLatentValues, index, false, -1, head},
+                                    latent.values[i].weights, shape.value_dim, shape.rank));
+  }
+  return {};
+}
+
+// Visits attention over latents, between the norms of its layer.
+template <class Layer, class Visitor>
+Status visit_latent_attention(const ModelConfig& config, Layer& layer, int index,
+                              Visitor& visitor) {
+  QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kQkv, index}, layer.qkv.weights,
+                                  config.latent.down_width(config.heads), config.hidden_size));
+  QUIRE_TRY_STATUS(visit_latent(config, layer.latent, index, visitor));
+  return visitor.matrix({WeightRole::kOutput, index}, layer.output.weights, config.hidden_size,
+                        std::int64_t{config.heads} * config.latent.value_dim);
+}
+
 // Visits what a layer of attention has between its norms.
 template <class Layer, class Visitor>
 Status visit_attention(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  if (config.latent.is_there()) {
+    return visit_latent_attention(config, layer, index, visitor);
+  }
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t heads_width = std::int64_t{config.heads} * config.head_dim;
   const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;

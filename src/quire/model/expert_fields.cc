@@ -197,9 +197,13 @@ Status read_gguf_experts(const weights::GgufFile& file, const GgufExperts& given
   }
   const std::string groups = key("expert_group_count");
   QUIRE_TRY(const std::int64_t group_count, file.get_int(groups, 1));
-  if (group_count > 1) {
+  if (group_count > 1 && !given.may_group) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF key ", groups, " is ", group_count, "; only 1 is implemented")};
+  }
+  if (group_count > 1) {
+    QUIRE_TRY(experts.groups, as_count(group_count, base::str_cat("GGUF key ", groups)));
+    QUIRE_TRY(experts.chosen_groups, count("expert_group_used_count", 0));
   }
   const std::string scale = key("expert_weights_scale");
   QUIRE_TRY(const double factor, file.get_double(scale, 1.0));

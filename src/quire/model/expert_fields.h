@@ -35,6 +35,7 @@ struct GgufExperts {
   std::string_view architecture;
   std::int32_t absent_size = 0;  // of an expert, where the file does not say it
   bool by_sigmoid = false;       // else by softmax: the one kind of router that the family has
+  bool may_group = false;        // "expert_group_count" is honoured
 };
 
 // Reads the keys of GGUF files about experts. All layers have them, if there are any.

@@ -12,8 +12,11 @@
 #include "quire/result.h"
 
 #define QUIRE_MODEL_FAMILIES(FAMILY) \
+  FAMILY(deepseek_v2)                \
+  FAMILY(deepseek_v3)                \
   FAMILY(gemma2)                     \
   FAMILY(gemma3)                     \
+  FAMILY(glm4_moe_lite)              \
   FAMILY(gpt_oss)                    \
   FAMILY(granite)                    \
   FAMILY(granitemoehybrid)           \
@@ -81,6 +84,10 @@ struct TensorNames {
   std::vector<std::string_view> state_in = {}, state_gates = {};
   std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {},
                    state_skip = {};
+  // Names of attention over latents, whose queries, latents and shared keys `qkv` has. Keys and
+  // values of heads are projections of one tensor, or of two that stack the heads.
+  std::string_view latent_query_norm = {}, latent_queries = {}, latent_norm = {},
+                   latent_keys_values = {}, latent_keys = {}, latent_values = {};
   bool decay_is_log = false;    // A stands as ln(-A)
   bool interleaved = false;     // rows of queries and keys are ordered for rotation of neighbours
   bool norms_lack_one = false;  // a weight w of a norm stands for 1 + w

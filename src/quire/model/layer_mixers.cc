@@ -75,6 +75,20 @@ Status set_mixers_of_list(const weights::GgufFile& file, const std::string& key,
   return {};
 }
 
+Status read_gguf_drafts(const weights::GgufFile& file, ModelConfig& config) {
+  QUIRE_TRY(const auto architecture, file.get_string("general.architecture", ""));
+  const std::string key = architecture + ".nextn_predict_layers";
+  QUIRE_TRY(const std::int64_t drafts, file.get_int(key, 0));
+  if (drafts < 0 || drafts >= config.layers) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("GGUF key ", key, " is ", drafts, " of ", config.layers, " layers")};
+  }
+  config.draft_layers = static_cast<std::int32_t>(drafts);
+  config.layers -= config.draft_layers;
+  config.window_tokens.resize(static_cast<std::size_t>(config.layers));
+  return {};
+}
+
 Result<std::int64_t> read_kv_heads(const weights::GgufFile& file, const std::string& key,
                                    bool has_states) {
   const weights::GgufValue* value = file.find(key);

@@ -29,6 +29,8 @@ struct MixerList {
 // layers of the model. Sets nothing where the key holds no list.
 [[nodiscard]] Status set_mixers_of_list(const weights::GgufFile& file, const std::string& key,
                                         std::int64_t state, ModelConfig& config);
+// Takes the layers for drafts from those of a GGUF file, which counts both: "nextn_predict_layers".
+[[nodiscard]] Status read_gguf_drafts(const weights::GgufFile& file, ModelConfig& config);
 // Returns the number of KV heads of layers that have some. The key holds a number or a list, in
 // which 0 is a layer with a state where `has_states` allows that. -1: the key is not there.
 [[nodiscard]] Result<std::int64_t> read_kv_heads(const weights::GgufFile& file,

@@ -54,6 +54,11 @@ struct Experts {
   double sum_epsilon = 0;
   double weight_scale = 1;     // on weights, behind the rule
   bool biases_choice = false;  // a number per expert is added to its sigmoid, for the choice only
+  // More than 1: experts stand in so many groups of neighbours, and those chosen are of
+  // `chosen_groups` of them. A group's rank is the largest score of its experts, or the sum of the
+  // two largest where weights are sigmoids.
+  std::int32_t groups = 1;
+  std::int32_t chosen_groups = 1;
   // The size of one more MLP for all rows, whose output is added; 0: there is none.
   std::int32_t shared_size = 0;
   bool has_bias = false;  // both matrices of each

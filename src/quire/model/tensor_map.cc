@@ -20,8 +20,10 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/expert_tensors.h"
 #include "quire/model/family.h"
+#include "quire/model/latent_tensors.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_shape.h"
+#include "quire/model/tensor_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/gguf.h"
@@ -42,11 +44,13 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
 
 // Returns the row at which a file keeps row `row` of a part.
 std::int64_t row_in_file(const TensorPart& part, std::int64_t row) {
-  if (const RowGroups groups = part.groups; groups.rows != 0) {
-    return part.first_row + row / groups.rows * groups.stride + row % groups.rows;
+  if (part.interleaved_head_dim != 0) {
+    row = interleaved_row(row, part.interleaved_head_dim);
   }
-  return part.first_row +
-         (part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim));
+  if (const RowGroups groups = part.groups; groups.rows != 0) {
+    row = row / groups.rows * groups.stride + row % groups.rows;
+  }
+  return part.first_row + row;
 }
 
 // Calls read(tensor, its first row, number of rows, how many rows are out already). Covers rows
@@ -94,23 +98,6 @@ template <class T>
 std::span<T> rows_of(std::span<T> all, std::int64_t first, std::int64_t count, std::int64_t width) {
   return all.subspan(static_cast<std::size_t>(first * width),
                      static_cast<std::size_t>(count * width));
-}
-
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string text = "[";
-  for (const std::int64_t size : shape) {
-    text += base::str_cat(text.size() == 1 ? "" : ", ", size);
-  }
-  return text + "]";
-}
-
-Status check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& wanted) {
-  if (tensor.shape == wanted) {
-    return {};
-  }
-  return {ErrorCode::kCorrupt,
-          base::str_cat("tensor ", base::quoted(tensor.name), " has shape ",
-                        shape_text(tensor.shape), ", the config wants ", shape_text(wanted))};
 }
 
 // Returns the rows of each of `count` tensors that share a fused weight.
@@ -478,6 +465,10 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
                                                 std::int64_t depth) const {
   if (is_of_experts(id.role)) {
     return find_of_experts(id, columns, depth);
+  }
+  if (is_of_latents(config_, id.role)) {
+    const std::string prefix = placed(base::str_cat(names_.layer, id.layer, "."));
+    return find_of_latents({config_, names_, model_files_, prefix}, id);
   }
   const std::vector<std::string> tensors = names(id);
   const auto shares = row_shares(config_, id.role, columns, tensors.size());

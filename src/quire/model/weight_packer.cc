@@ -144,7 +144,8 @@ bool has_own_format(const TensorInfo& tensor) {
 // step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight. Tensors
 // of Hugging Face folders are expanded instead.
 OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool for_gpu) {
-  if (is_router(role)) {
+  const auto is_of_columns = [](const TensorPart& part) { return part.lines != 0; };
+  if (is_router(role) || std::ranges::any_of(parts, is_of_columns)) {
     return {};
   }
   const TensorInfo& first = *parts.front().tensor;

@@ -66,8 +66,37 @@ NEMOTRON_H = dict(
     hidden_size=32, intermediate_size=48, head_dim=16, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=2,
     n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, moe_shared_expert_intermediate_size=40,
 )
+DEEPSEEK = dict(
+    hidden_size=32, num_hidden_layers=2, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+    v_head_dim=24, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, first_k_dense_replace=1,
+)
+DEEPSEEK_YARN = dict(YARN, mscale=0.7, mscale_all_dim=0.7, rope_theta=1e4)
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
+    "deepseek_v2": (
+        "DeepseekV2", dict(DEEPSEEK, q_lora_rank=None, n_shared_experts=2, rope_parameters=DEEPSEEK_YARN), "bf16",
+    ),
+    "deepseek_v2_groups": (
+        "DeepseekV2",
+        dict(DEEPSEEK, q_lora_rank=40, topk_method="group_limited_greedy", n_group=4, topk_group=2, routed_scaling_factor=2.5,
+             first_k_dense_replace=0, n_shared_experts=1, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5, rope_theta=1e4)),
+        "bf16",
+    ),
+    "deepseek_v3": (
+        "DeepseekV3", dict(DEEPSEEK, q_lora_rank=40, n_group=4, topk_group=2, rope_parameters=DEEPSEEK_YARN), "bf16",
+    ),
+    "deepseek_v3_plain": (
+        "DeepseekV3",
+        dict(DEEPSEEK, q_lora_rank=None, n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
+             routed_scaling_factor=1.0, first_k_dense_replace=0, n_shared_experts=2, tie_word_embeddings=True),
+        "bf16",
+    ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**{k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"},
+         **dict(q_lora_rank=24, qk_nope_head_dim=24, v_head_dim=32, num_hidden_layers=3, n_routed_experts=6)},
+        "bf16",
+    ),
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
     "llama_gqa": ("Llama", {}, "f32"),
     "llama_mqa": ("Llama", dict(num_key_value_heads=1), "bf16"),
@@ -233,7 +262,7 @@ VARIANTS = {
         "bf16",
     ),
 }
-GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
+GGUF = {"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe_lite": "deepseek2", "llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
         "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
         "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next",
@@ -241,6 +270,8 @@ GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "
 INTERLEAVED = {"llama", "granite", "granitehybrid", "mistral3", "smollm3"}
 # Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
 EXPERT_NAMES = {
+    "deepseek_v2": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "glm4_moe_lite": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "qwen3_moe_step": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
@@ -291,6 +322,13 @@ STATE_NAMES["nemotron_h_moe"] = {
     "mixer.experts.down_proj": "ffn_down_exps.weight", "mixer.shared_experts.up_proj": "ffn_up_shexp",
     "mixer.shared_experts.down_proj": "ffn_down_shexp",
 }
+LATENT_NAMES = {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    **{f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+}
+STATE_NAMES["deepseek2"] = LATENT_NAMES
 ZERO_CENTRED = ("qwen3_5", "qwen3_next")
 OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -598,9 +636,40 @@ def add_switches(writer, config, arch, rope):
     if arch == "lfm2moe":
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_leading_dense_block_count(config.num_dense_layers)
+    if arch == "deepseek2":
+        add_latents(writer, config, rope)
     if arch == "mistral3":
         writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
+
+
+def add_latents(writer, config, rope):
+    """Sizes of attention over latents, and how experts are chosen."""
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    types = getattr(config, "mlp_layer_types", None)
+    writer.add_leading_dense_block_count(types.count("dense") if types else config.first_k_dense_replace)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if config.model_type != "deepseek_v2":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+
+
+def add_head_projections(writer, name, weight, config):
+    """Keys and values of heads apart, keys transposed, as newer files have them."""
+    block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+    heads = weight.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+    add_bf16(writer, f"{block}.attn_k_b.weight", keys.transpose(1, 2))
+    add_bf16(writer, f"{block}.attn_v_b.weight", values)
 
 
 def add_bf16(writer, name, weight):
@@ -659,14 +728,17 @@ def save_gguf(model, config, path, arch):
         writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
+    if arch == "deepseek2":
+        kv_heads, head_dim = 1, config.kv_lora_rank + config.qk_rope_head_dim
     writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types]
                              if "lfm2" in arch or arch in ("granitehybrid", "nemotron_h_moe") else kv_heads)
     writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    writer.add_value_length(config.kv_lora_rank if arch == "deepseek2" else head_dim)
     epsilon = {"lfm2": "norm_eps", "lfm2moe": "norm_eps", "nemotron_h_moe": "layer_norm_epsilon"}
     writer.add_layer_norm_rms_eps(getattr(config, epsilon.get(arch, "rms_norm_eps")))
     writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    rotated = config.qk_rope_head_dim if arch == "deepseek2" else head_dim
+    writer.add_rope_dimension_count(int(rotated * rope.get("partial_rotary_factor", 1.0)))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
     add_switches(writer, config, arch, rope)
     for name, weight in model.state_dict().items():
@@ -682,6 +754,9 @@ def save_gguf(model, config, path, arch):
             stem = name.removesuffix("qkvz.weight")
             for part, rows in zip(("qkv", "z"), ungrouped(weight, config)):
                 add_bf16(writer, gguf_name(f"{stem}{part}.weight", arch), rows)
+            continue
+        if name.endswith("kv_b_proj.weight") and config.model_type == "glm4_moe_lite":
+            add_head_projections(writer, name, weight, config)
             continue
         if name.endswith("A_log"):
             weight = -weight.exp()
