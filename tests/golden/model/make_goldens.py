@@ -88,13 +88,15 @@ VARIANTS = {
     "deepseek_v3_plain": (
         "DeepseekV3",
         dict(DEEPSEEK, q_lora_rank=None, n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
-             routed_scaling_factor=1.0, first_k_dense_replace=0, n_shared_experts=2, tie_word_embeddings=True),
+             routed_scaling_factor=1.0, first_k_dense_replace=0, n_routed_experts=4, n_shared_experts=2,
+             tie_word_embeddings=True),
         "bf16",
     ),
     "glm4_moe_lite": (
         "Glm4MoeLite",
         {**{k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"},
-         **dict(q_lora_rank=24, qk_nope_head_dim=24, v_head_dim=32, num_hidden_layers=3, n_routed_experts=6)},
+         **dict(q_lora_rank=24, qk_nope_head_dim=24, v_head_dim=32, n_routed_experts=6, num_experts_per_tok=5,
+                routed_scaling_factor=1.75)},  # GGUF keeps it in fp32
         "bf16",
     ),
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
