@@ -95,8 +95,10 @@ kv::ModelShape ChunkCore::model_shape() const {
 }
 
 bool ChunkCore::windowed() const {
-  return has_states() || std::ranges::any_of(engine.model_config().window_tokens,
-                                             [](std::int32_t window) { return window > 0; });
+  const model::ModelConfig& config = engine.model_config();
+  const auto has_window = [](std::int32_t window) { return window > 0; };
+  return has_states() || !config.kv_sizes.empty() || !config.kv_sources.empty() ||
+         std::ranges::any_of(config.window_tokens, has_window);
 }
 
 bool ChunkCore::needs_kv(const kv::NewChunk& chunk) const {

@@ -19,6 +19,7 @@ struct ExpertDefaults {
   std::string_view size_field;  // the intermediate size of an expert
   std::int32_t size = 0;
   std::string_view count_field = {};  // instead of "num_experts" and "num_local_experts"
+  std::string_view chosen_field = "num_experts_per_tok";
 };
 
 // Reads "num_experts" or "num_local_experts", "num_experts_per_tok" and the size. All layers have

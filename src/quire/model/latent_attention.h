@@ -1,8 +1,8 @@
 // LatentAttention: what attention over latents computes around the attention itself, on the CPU.
 //
 // A token's KV is one head: its key is the shared rotated key and the latent behind it, its value
-// the latent. A query meets latents instead of keys, so the projection of keys is applied to it; the
-// projection of values is applied to the sum of latents. So no keys and values of heads are made.
+// the latent. A query meets latents instead of keys: the projection of keys is applied to it. That
+// of values is applied to the sum of latents. So no keys and values of heads are made.
 //
 // Thread rule: one call at a time; a call spreads over the pool of its context.
 #pragma once

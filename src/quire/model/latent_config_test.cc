@@ -67,8 +67,8 @@ TEST(LatentConfig, KvIsOneHeadOfTheSharedKeyAndTheLatent) {
 }
 
 TEST(LatentConfig, YarnScalesScoresByBothMscales) {
-  const ModelConfig config = parse(
-      "deepseek_v2", R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 0.707,
+  const ModelConfig config =
+      parse("deepseek_v2", R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 0.707,
       "mscale_all_dim": 0.707, "original_max_position_embeddings": 64})");
   const double mscale = 0.1 * 0.707 * std::log(40.0) + 1;
   EXPECT_DOUBLE_EQ(config.score_scale(), mscale * mscale / std::sqrt(7.0));
@@ -94,29 +94,27 @@ TEST(LatentConfig, ExpertsAreChosenByTheRuleOfTheFamily) {
 TEST(LatentConfig, DenseLayersAreTheFirstOrThoseOfTheList) {
   EXPECT_THAT(parse("deepseek_v3").mlps, ElementsAre(kDense, kDense, kDense, kExperts));
   EXPECT_THAT(parse("glm4_moe_lite").mlps, ElementsAre(kDense, kExperts, kExperts, kExperts));
-  EXPECT_THAT(parse("glm4_moe_lite",
-                    R"("mlp_layer_types": ["sparse", "dense", "sparse", "sparse"])")
-                  .mlps,
-              ElementsAre(kExperts, kDense, kExperts, kExperts));
+  EXPECT_THAT(
+      parse("glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense", "sparse", "sparse"])").mlps,
+      ElementsAre(kExperts, kDense, kExperts, kExperts));
   EXPECT_THAT(parse("deepseek_v2", R"("first_k_dense_replace": 4)").mlps, IsEmpty());
 }
 
 TEST(LatentConfig, EverySwitchIsPartOfTheDigest) {
   std::set<std::string> seen;
-  const std::vector<std::string_view> changes = {
-      "",
-      R"("kv_lora_rank": 8)",
-      R"("q_lora_rank": 6)",
-      R"("qk_rope_head_dim": 2)",
-      R"("qk_nope_head_dim": 4)",
-      R"("v_head_dim": 4)",
-      R"("rope_interleave": false)",
-      R"("n_group": 2)",
-      R"("topk_group": 3)",
-      R"("norm_topk_prob": false)",
-      R"("routed_scaling_factor": 1.5)",
-      R"("n_shared_experts": 2)",
-      R"("first_k_dense_replace": 1)"};
+  const std::vector<std::string_view> changes = {"",
+                                                 R"("kv_lora_rank": 8)",
+                                                 R"("q_lora_rank": 6)",
+                                                 R"("qk_rope_head_dim": 2)",
+                                                 R"("qk_nope_head_dim": 4)",
+                                                 R"("v_head_dim": 4)",
+                                                 R"("rope_interleave": false)",
+                                                 R"("n_group": 2)",
+                                                 R"("topk_group": 3)",
+                                                 R"("norm_topk_prob": false)",
+                                                 R"("routed_scaling_factor": 1.5)",
+                                                 R"("n_shared_experts": 2)",
+                                                 R"("first_k_dense_replace": 1)"};
   for (const std::string_view change : changes) {
     EXPECT_TRUE(seen.insert(digest(parse("deepseek_v3", change))).second) << change;
   }
@@ -156,9 +154,8 @@ TEST(LatentConfig, WhatDoesNotAddUpIsRefusedByName) {
               HasSubstr("\"topk_method\" is \"noaux_tc\"; known: greedy, group_limited_greedy"));
   EXPECT_THAT(refusal("glm4_moe_lite", R"("mlp_layer_types": ["sparse"])"),
               HasSubstr("\"mlp_layer_types\" must be a list of 4 names"));
-  EXPECT_THAT(
-      refusal("glm4_moe_lite", R"("mlp_layer_types": ["sparse", "x", "sparse", "sparse"])"),
-      HasSubstr("\"mlp_layer_types\" has \"x\" for layer 1"));
+  EXPECT_THAT(refusal("glm4_moe_lite", R"("mlp_layer_types": ["sparse", "x", "sparse", "sparse"])"),
+              HasSubstr("\"mlp_layer_types\" has \"x\" for layer 1"));
   EXPECT_THAT(refusal("glm4_moe_lite",
                       R"("mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
                       "first_k_dense_replace": 1)"),
@@ -166,7 +163,8 @@ TEST(LatentConfig, WhatDoesNotAddUpIsRefusedByName) {
 }
 
 TEST(LatentConfig, AGpuRefusesIt) {
-  const Status checked = check_device_switches(parse("deepseek_v2", R"("first_k_dense_replace": 4)"));
+  const Status checked =
+      check_device_switches(parse("deepseek_v2", R"("first_k_dense_replace": 4)"));
   ASSERT_FALSE(checked.ok());
   EXPECT_THAT(checked.error().message, HasSubstr("attention over latents"));
 }

@@ -1,6 +1,5 @@
 // LatentShape: sizes of attention whose keys and values are projections of one small vector of each
-// token, its latent (MLA of DeepSeek). What is cached is the latent and a rotated key that all heads
-// share.
+// token, its latent (MLA of DeepSeek). The cache holds latents, and a rotated key of all heads.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
 #include "quire/model/latent_shape.h"
-#include "quire/model/tensor_map.h"
+#include "quire/model/tensor_part.h"
 #include "quire/model/tensor_shape.h"
 #include "quire/result.h"
 #include "quire/weights/model_files.h"
@@ -25,8 +25,7 @@ using Parts = std::vector<TensorPart>;
 // Finds `stem` with ".weight" behind it, of that shape.
 Result<const TensorInfo*> require(const LatentTensors& in, std::string_view stem,
                                   const std::vector<std::int64_t>& shape) {
-  QUIRE_TRY(const TensorInfo* tensor,
-            in.files.require(base::str_cat(in.prefix, stem, ".weight")));
+  QUIRE_TRY(const TensorInfo* tensor, in.files.require(base::str_cat(in.prefix, stem, ".weight")));
   QUIRE_TRY_STATUS(check_shape(*tensor, shape));
   return tensor;
 }
@@ -116,9 +115,8 @@ Result<std::vector<TensorPart>> find_of_latents(const LatentTensors& in, const W
   }
   const bool of_queries = id.role == WeightRole::kLatentQueryNorm;
   const std::int64_t size = of_queries ? shape.query_rank : shape.rank;
-  QUIRE_TRY(
-      const TensorInfo* tensor,
-      require(in, of_queries ? in.names.latent_query_norm : in.names.latent_norm, {size}));
+  QUIRE_TRY(const TensorInfo* tensor,
+            require(in, of_queries ? in.names.latent_query_norm : in.names.latent_norm, {size}));
   return Parts{{.tensor = tensor, .rows = size}};
 }
 

@@ -8,7 +8,7 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
-#include "quire/model/tensor_map.h"
+#include "quire/model/tensor_part.h"
 #include "quire/result.h"
 #include "quire/weights/model_files.h"
 

@@ -13,8 +13,8 @@ struct LatentWeights {
   std::vector<float> norm;        // [rank]
   // [all heads, query rank] or empty; rows: what is rotated of all heads, then the rest.
   LinearWeights queries;
-  // Of each head: [rank, plain size], by which a query meets latents instead of keys, and [value
-  // size, rank], which makes the head's output of a sum of latents.
+  // Each head has both. `keys` [rank, plain size] make a query that meets latents instead of keys.
+  // `values` [value size, rank] make the head's output of a sum of latents.
   std::vector<LinearWeights> keys, values;
 };
 

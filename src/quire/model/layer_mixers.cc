@@ -90,7 +90,7 @@ Status read_gguf_drafts(const weights::GgufFile& file, ModelConfig& config) {
 }
 
 Result<std::int64_t> read_kv_heads(const weights::GgufFile& file, const std::string& key,
-                                   bool has_states) {
+                                   const KVHeadsRule& rule) {
   const weights::GgufValue* value = file.find(key);
   const auto* list = value == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(value);
   if (list == nullptr || list->empty()) {
@@ -99,7 +99,7 @@ Result<std::int64_t> read_kv_heads(const weights::GgufFile& file, const std::str
   const std::int64_t most = std::ranges::max(*list);
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::int64_t heads = (*list)[i];
-    if (heads != most && !(heads == 0 && has_states)) {
+    if (heads != most && !(heads == 0 && rule.has_states) && !(heads > 0 && rule.differ)) {
       return {ErrorCode::kUnsupported,
               base::str_cat("GGUF key ", key, " is ", heads, " for layer ", i, " and ", most,
                             " for others, which is not implemented")};

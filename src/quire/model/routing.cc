@@ -67,8 +67,8 @@ void choose_of_groups(const Experts& experts, std::span<std::int32_t> ids, Score
   }
   const auto groups = static_cast<std::size_t>(experts.groups);
   const std::size_t size = count / groups;
-  const bool pairs = experts.rule == RouterRule::kSigmoidOfAll ||
-                     experts.rule == RouterRule::kSigmoidOfChosen;
+  const bool pairs =
+      experts.rule == RouterRule::kSigmoidOfAll || experts.rule == RouterRule::kSigmoidOfChosen;
   std::array<std::int32_t, kMaxExperts> kept_ids;  // NOLINT: filled by the next call
   const std::span<std::int32_t> kept =
       std::span(kept_ids).first(static_cast<std::size_t>(experts.chosen_groups));
@@ -78,7 +78,8 @@ void choose_of_groups(const Experts& experts, std::span<std::int32_t> ids, Score
   const auto id_of = [&](std::size_t place) {
     return static_cast<std::size_t>(kept[place / size]) * size + place % size;
   };
-  choose_largest(kept.size() * size, ids, [&](std::size_t place) { return score_of(id_of(place)); });
+  choose_largest(kept.size() * size, ids,
+                 [&](std::size_t place) { return score_of(id_of(place)); });
   for (std::int32_t& id : ids) {
     id = static_cast<std::int32_t>(id_of(static_cast<std::size_t>(id)));
   }

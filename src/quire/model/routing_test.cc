@@ -54,15 +54,12 @@ TEST(ChooseExperts, WeightsAreOfAllOrOfTheChosen) {
               Pointwise(testing::FloatEq(), {4.0f / 7, 3.0f / 7}));
 }
 
-// Groups are {0, 1}, {2, 3} and {4, 5}: the largest logits are 5, 4 and 6, the sums of sigmoids of
-// two rank the second group first.
+// Groups are {0, 1}, {2, 3} and {4, 5}. Their largest logits are 5, 4 and 6. By sums of two
+// sigmoids the second group ranks first.
 TEST(ChooseExperts, AreOfTheGroupsThatRankFirst) {
   const std::vector<float> logits = {5, -9, 4, 4, 6, -9};
-  Experts experts = {.count = 6,
-                     .chosen = 2,
-                     .rule = RouterRule::kSoftmaxOfAll,
-                     .groups = 3,
-                     .chosen_groups = 2};
+  Experts experts = {
+      .count = 6, .chosen = 2, .rule = RouterRule::kSoftmaxOfAll, .groups = 3, .chosen_groups = 2};
   const auto ids_of = [&](std::int32_t chosen_groups, RouterRule rule) {
     experts.chosen_groups = chosen_groups;
     experts.rule = rule;

@@ -24,6 +24,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/pack_options.h"
 #include "quire/model/tensor_map.h"
+#include "quire/model/tensor_part.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/model_files.h"
@@ -67,7 +68,7 @@ class Tally {
     if (id.role == WeightRole::kHead) {
       report_.head_bytes += bytes;
       report_.head_format = weights.format();
-    } else if (id.role != WeightRole::kEmbedding) {
+    } else if (id.role != WeightRole::kEmbedding && id.role != WeightRole::kLayerEmbedding) {
       report_.layer_bytes += bytes;
       report_.layer_bytes_of[static_cast<std::size_t>(weights.format())] += bytes;
       report_.expert_bytes += id.expert >= 0 ? bytes : 0;

@@ -66,6 +66,7 @@ NEMOTRON_H = dict(
     hidden_size=32, intermediate_size=48, head_dim=16, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=2,
     n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, moe_shared_expert_intermediate_size=40,
 )
+GEMMA4 = dict(head_dim=16, global_head_dim=64, sliding_window=24, hidden_size_per_layer_input=0)
 DEEPSEEK = dict(
     hidden_size=32, num_hidden_layers=2, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
     v_head_dim=24, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, first_k_dense_replace=1,
@@ -154,6 +155,25 @@ VARIANTS = {
         "bf16",
     ),
     "gemma3_image": ("Gemma3Image", dict(GEMMA, query_pre_attn_scalar=24, layer_types=[SLIDING, FULL]), "bf16"),
+    "gemma4": (  # two layers read the KV of the two before
+        "Gemma4",
+        dict(GEMMA4, num_hidden_layers=4, layer_types=[SLIDING, FULL, SLIDING, FULL], num_kv_shared_layers=2,
+             use_double_wide_mlp=True, hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCAB, final_logit_softcapping=3.0,
+             num_key_value_heads=1),
+        "bf16",
+    ),
+    "gemma4_image": (
+        "Gemma4Image",
+        dict(GEMMA4, global_head_dim=48, layer_types=[SLIDING, FULL], attention_k_eq_v=True, num_global_key_value_heads=1,
+             attention_bias=True),
+        "bf16",
+    ),
+    "gemma4_moe": (
+        "Gemma4",
+        dict(GEMMA4, layer_types=[SLIDING, FULL], attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True,
+             num_experts=4, top_k_experts=3, moe_intermediate_size=32, tie_word_embeddings=False),
+        "bf16",
+    ),
     "granitemoehybrid": ("GraniteMoeHybrid", dict(GRANITE_HYBRID, layer_types=[LINEAR, FULL, LINEAR]), "bf16"),
     "granitemoehybrid_dense": (
         "GraniteMoeHybrid",
@@ -264,7 +284,7 @@ VARIANTS = {
         "bf16",
     ),
 }
-GGUF = {"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe_lite": "deepseek2", "llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
+GGUF = {"gemma4": "gemma4", "gemma4_moe": "gemma4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe_lite": "deepseek2", "llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
         "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
         "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next",
@@ -280,7 +300,7 @@ EXPERT_NAMES = {
     "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
     "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma4": "Gemma4TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -331,6 +351,15 @@ LATENT_NAMES = {
     **{f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
 }
 STATE_NAMES["deepseek2"] = LATENT_NAMES
+STATE_NAMES["gemma4"] = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj", "model.per_layer_projection_norm": "per_layer_proj_norm",
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale.weight", "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}
 ZERO_CENTRED = ("qwen3_5", "qwen3_next")
 OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -359,8 +388,9 @@ def mxfp4_parts(weight):
 def draw(model, config, storage):
     """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    lacks_one = config.model_type.startswith(("gemma", *ZERO_CENTRED))
-    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("expert_bias", "correction_bias"))]
+    lacks_one = config.model_type.startswith(("gemma2", "gemma3", *ZERO_CENTRED))
+    buffers = ("expert_bias", "correction_bias", "layer_scalar")
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(buffers)]
     for name, weight in [*model.named_parameters(), *biases]:
         norm = 0.0 if lacks_one and "linear_attn" not in name else 1.0
         if name.endswith("A_log"):
@@ -628,10 +658,10 @@ def add_switches(writer, config, arch, rope):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if hasattr(config, "num_experts_per_tok") and getattr(config, "num_local_experts", 1):
+    if arch != "gemma4" and hasattr(config, "num_experts_per_tok") and getattr(config, "num_local_experts", 1):
         writer.add_expert_count(getattr(config, "num_local_experts", 0) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    if hasattr(config, "moe_intermediate_size"):
+    if getattr(config, "moe_intermediate_size", None):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if hasattr(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -640,9 +670,32 @@ def add_switches(writer, config, arch, rope):
         writer.add_leading_dense_block_count(config.num_dense_layers)
     if arch == "deepseek2":
         add_latents(writer, config, rope)
+    if arch == "gemma4":
+        add_gemma4(writer, config)
     if arch == "mistral3":
         writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
+
+
+def add_gemma4(writer, config):
+    """Sizes that layers have of their own, and the frequencies of layers without a window."""
+    window = [kind == SLIDING for kind in config.layer_types]
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(window)
+    writer.add_uint32("gemma4.attention.shared_kv_layers", config.num_kv_shared_layers)
+    writer.add_uint32("gemma4.attention.key_length_swa", config.head_dim)
+    writer.add_uint32("gemma4.attention.value_length_swa", config.head_dim)
+    writer.add_float32("gemma4.rope.freq_base_swa", config.rope_parameters[SLIDING]["rope_theta"])
+    writer.add_uint32("gemma4.rope.dimension_count_swa", config.head_dim)
+    writer.add_uint32("gemma4.embedding_length_per_layer_input", config.hidden_size_per_layer_input)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.enable_moe_block:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.top_k_experts)
+    dim = config.per_layer_config[window.index(False)].head_dim
+    turned = int(config.rope_parameters[FULL]["partial_rotary_factor"] * dim // 2)
+    writer.add_tensor("rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (dim // 2 - turned)).numpy())
 
 
 def add_latents(writer, config, rope):
@@ -724,12 +777,17 @@ def save_gguf(model, config, path, arch):
     elif arch == "granitehybrid":
         writer.add_feed_forward_length(
             config.intermediate_size if config.num_local_experts else config.shared_intermediate_size)
+    elif arch == "gemma4":
+        writer.add_feed_forward_length([layer.mlp.intermediate_size for layer in model.model.layers])
     elif arch != "qwen35moe":
         inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith((
             "gate_proj.weight", "w1.weight", "gate_up_proj.weight")))
         writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
+    if arch == "gemma4":
+        layers = [config.per_layer_config[i] for i in range(config.num_hidden_layers)]
+        kv_heads, head_dim = [layer.num_key_value_heads for layer in layers], layers[-1].head_dim
     if arch == "deepseek2":
         kv_heads, head_dim = 1, config.kv_lora_rank + config.qk_rope_head_dim
     writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types]
@@ -740,7 +798,8 @@ def save_gguf(model, config, path, arch):
     writer.add_layer_norm_rms_eps(getattr(config, epsilon.get(arch, "rms_norm_eps")))
     writer.add_rope_freq_base(rope["rope_theta"])
     rotated = config.qk_rope_head_dim if arch == "deepseek2" else head_dim
-    writer.add_rope_dimension_count(int(rotated * rope.get("partial_rotary_factor", 1.0)))
+    share = 1.0 if arch == "gemma4" else rope.get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(rotated * share))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
     add_switches(writer, config, arch, rope)
     for name, weight in model.state_dict().items():
@@ -793,7 +852,7 @@ def save_gguf(model, config, path, arch):
             add_bf16(writer, gguf_name(name, arch), weight)
         elif ".experts." in name:
             add_experts(writer, name, weight)
-        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight", "feed_forward.gate.weight")):
+        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight", "router.proj.weight", "feed_forward.gate.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.numpy())
         elif name.endswith("shared_expert_gate.weight"):
             writer.add_tensor(gguf_name(name, arch), weight[0].numpy())  # one row, which GGUF keeps as a vector
@@ -819,6 +878,8 @@ def image_config(text):
             vision_start_token_id=VOCAB - 3, vision_end_token_id=VOCAB - 4,
             tie_word_embeddings=text.tie_word_embeddings,
         )
+    if text.model_type == "gemma4_text":
+        return transformers.Gemma4Config(text_config=text, tie_word_embeddings=text.tie_word_embeddings)
     vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                   num_attention_heads=1, image_size=8, patch_size=4)
     return transformers.Gemma3Config(
@@ -835,6 +896,8 @@ def make_variant(name, family, changes, storage):
     with_image = family.endswith("Image")
     family = family.removesuffix("Image")
     config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**{**SMALL, **changes})
+    if family == "Gemma4":
+        config.allow_global_per_layer_attribute_access = True  # of what layers with a window have
     whole = image_config(config) if with_image else config
     whole._attn_implementation = "eager"
     architecture = family + ("ForConditionalGeneration" if with_image else "ForCausalLM")

@@ -5,8 +5,8 @@
 // of 16 bits, its largest element to 32767. A score is the exact sum of integer products, times the
 // scale of the key, times that of the row. A weight is a probability times the scale of the value.
 // The weights of a piece are rounded to integers of 16 bits, the row's largest to 32767. The values
-// of a piece are exact sums again. No sum passes 2^31: 32767 * 127 * 512. Queries of larger heads are
-// rounded to half as many integers.
+// of a piece are exact sums again. No sum passes 2^31: 32767 * 127 * 512. Queries of larger heads
+// are rounded to half as many integers.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace quire::attention {
 namespace {
 
 constexpr float kLargestInt16 = 32767.0f;
-constexpr int kMostExactDim = 512;  // of heads whose queries are integers up to that
+constexpr int kMostExactDim = 512;    // of heads whose queries are integers up to that
 constexpr float kLeastPeak = 1e-30f;  // smaller ones are taken for 0: their inverse would overflow
 
 // Four codes times two pairs of integers of 16 bits. A word's even bytes are its first two values,

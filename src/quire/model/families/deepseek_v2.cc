@@ -15,8 +15,7 @@ namespace {
 
 Status configure_deepseek_v2(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY_STATUS(read_latents(
-      json,
-      {.rank = 512, .query_rank = 1536, .rope_dim = 64, .plain_dim = 128, .value_dim = 128},
+      json, {.rank = 512, .query_rank = 1536, .rope_dim = 64, .plain_dim = 128, .value_dim = 128},
       config));
   QUIRE_TRY_STATUS(
       read_latent_experts(json, {.count = 64, .chosen = 0, .size = 1407, .shared = 2}, config));
@@ -25,9 +24,8 @@ Status configure_deepseek_v2(base::JsonView json, ModelConfig& config) {
   if (method == "group_limited_greedy") {
     QUIRE_TRY_STATUS(read_groups(json, 0, 0, config));
   } else if (method != "greedy") {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("\"topk_method\" is ", base::quoted(method),
-                          "; known: greedy, group_limited_greedy")};
+    return {ErrorCode::kUnsupported, base::str_cat("\"topk_method\" is ", base::quoted(method),
+                                                   "; known: greedy, group_limited_greedy")};
   }
   return read_first_dense(json, 0, config);
 }

@@ -11,8 +11,7 @@ namespace {
 
 Status configure_deepseek_v3(base::JsonView json, ModelConfig& config) {
   QUIRE_TRY_STATUS(read_latents(
-      json,
-      {.rank = 512, .query_rank = 1536, .rope_dim = 64, .plain_dim = 128, .value_dim = 128},
+      json, {.rank = 512, .query_rank = 1536, .rope_dim = 64, .plain_dim = 128, .value_dim = 128},
       config));
   QUIRE_TRY_STATUS(read_latent_experts(
       json, {.count = 256, .chosen = 8, .size = 2048, .shared = 1, .weight_scale = 2.5}, config));

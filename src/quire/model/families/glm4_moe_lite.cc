@@ -23,9 +23,8 @@ Status read_mlp_types(base::JsonView json, ModelConfig& config) {
     return read_first_dense(json, 1, config);
   }
   if (!types.is_array() || types.size() != config.mlps.size()) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat(base::quoted(kTypes), " must be a list of ", config.mlps.size(),
-                          " names")};
+    return {ErrorCode::kInvalidArgument, base::str_cat(base::quoted(kTypes), " must be a list of ",
+                                                       config.mlps.size(), " names")};
   }
   for (std::size_t i = 0; i < config.mlps.size(); ++i) {
     const bool is_dense = types[i] == "dense";
@@ -67,9 +66,8 @@ Status configure_glm4_moe_lite(base::JsonView json, ModelConfig& config) {
 const Family& glm4_moe_lite_family() {
   static const Family family = [] {
     auto fields = latent_fields();
-    fields.insert(fields.end(),
-                  {"first_k_dense_replace", "mlp_layer_types", "norm_topk_prob", "num_mtp_layers",
-                   "num_nextn_predict_layers", "rope_interleave"});
+    fields.insert(fields.end(), {"first_k_dense_replace", "mlp_layer_types", "norm_topk_prob",
+                                 "num_mtp_layers", "num_nextn_predict_layers", "rope_interleave"});
     return Family{.name = "glm4_moe_lite",
                   .architecture = "Glm4MoeLiteForCausalLM",
                   .gguf_architecture = "deepseek2",

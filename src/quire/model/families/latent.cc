@@ -88,10 +88,8 @@ Status check_latent_heads(base::JsonView json, const ModelConfig& config) {
 Status read_latents(base::JsonView json, const LatentShape& absent, ModelConfig& config) {
   LatentShape& latent = config.latent;
   QUIRE_TRY_STATUS(read_latent_size(json, "kv_lora_rank", absent.rank, latent.rank));
-  QUIRE_TRY_STATUS(
-      read_latent_size(json, "qk_rope_head_dim", absent.rope_dim, latent.rope_dim));
-  QUIRE_TRY_STATUS(
-      read_latent_size(json, "qk_nope_head_dim", absent.plain_dim, latent.plain_dim));
+  QUIRE_TRY_STATUS(read_latent_size(json, "qk_rope_head_dim", absent.rope_dim, latent.rope_dim));
+  QUIRE_TRY_STATUS(read_latent_size(json, "qk_nope_head_dim", absent.plain_dim, latent.plain_dim));
   QUIRE_TRY_STATUS(read_latent_size(json, "v_head_dim", absent.value_dim, latent.value_dim));
   constexpr std::string_view kQueries = "q_lora_rank";
   if (!json.contains(kQueries) || !json.find(kQueries).is_null()) {
@@ -147,8 +145,8 @@ Status read_groups(base::JsonView json, std::int32_t groups, std::int32_t chosen
   }
   if (config.experts.chosen_groups > config.experts.groups) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat("\"topk_group\" is ", config.experts.chosen_groups,
-                          ", of \"n_group\", ", config.experts.groups)};
+            base::str_cat("\"topk_group\" is ", config.experts.chosen_groups, ", of \"n_group\", ",
+                          config.experts.groups)};
   }
   return {};
 }
@@ -176,7 +174,7 @@ Status read_drafts(base::JsonView json, ModelConfig& config) {
 
 namespace {
 
-// Reads the sizes of heads. Older files say those of queries and values as they are, newer ones say
+// Reads the sizes of heads. Older files say those of queries and values as they are. Newer ones say
 // those of the KV, and the others under names of their own.
 Status read_gguf_latents(const weights::GgufFile& file, const std::string& prefix,
                          ModelConfig& config) {
@@ -212,9 +210,7 @@ Status read_gguf_latents(const weights::GgufFile& file, const std::string& prefi
 Status read_gguf_latent_experts(const weights::GgufFile& file, const std::string& architecture,
                                 ModelConfig& config) {
   constexpr std::int64_t kSigmoid = 2;
-  const auto key = [&](std::string_view name) {
-    return base::str_cat(architecture, ".", name);
-  };
+  const auto key = [&](std::string_view name) { return base::str_cat(architecture, ".", name); };
   QUIRE_TRY(const std::int64_t gating, file.get_int(key("expert_gating_func"), 1));
   const bool by_sigmoid = gating == kSigmoid;
   config.family = by_sigmoid ? "deepseek_v3" : "deepseek_v2";
@@ -236,9 +232,8 @@ Status read_gguf_latent_experts(const weights::GgufFile& file, const std::string
   const std::string shared_key = key("expert_shared_count");
   QUIRE_TRY(const std::int64_t shared, file.get_int(shared_key, 0));
   if (shared < 1 || shared > experts.count) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("GGUF key ", shared_key, " is ", shared, "; must be in [1, ",
-                          experts.count, "]")};
+    return {ErrorCode::kInvalidArgument, base::str_cat("GGUF key ", shared_key, " is ", shared,
+                                                       "; must be in [1, ", experts.count, "]")};
   }
   QUIRE_TRY_STATUS(
       set_shared_size(shared * experts.intermediate_size, "GGUF key " + shared_key, config));
@@ -290,35 +285,18 @@ TensorNames latent_gguf_names() {
 
 // transformers reads none of those from "aux_loss_alpha" on, or they change no sum.
 std::vector<std::string_view> latent_fields() {
-  return {"kv_lora_rank",
-          "moe_intermediate_size",
-          "n_group",
-          "n_routed_experts",
-          "n_shared_experts",
-          "num_experts_per_tok",
-          "q_lora_rank",
-          "qk_nope_head_dim",
-          "qk_rope_head_dim",
-          "routed_scaling_factor",
-          "topk_group",
-          "v_head_dim",
-          "aux_loss_alpha",
-          "output_router_logits",
-          "pretraining_tp",
-          "qk_head_dim",
+  return {"kv_lora_rank",     "moe_intermediate_size", "n_group",        "n_routed_experts",
+          "n_shared_experts", "num_experts_per_tok",   "q_lora_rank",    "qk_nope_head_dim",
+          "qk_rope_head_dim", "routed_scaling_factor", "topk_group",     "v_head_dim",
+          "aux_loss_alpha",   "output_router_logits",  "pretraining_tp", "qk_head_dim",
           "seq_aux"};
 }
 
 std::vector<std::string_view> latent_gguf_keys() {
-  return {"attention.key_length_mla",
-          "attention.kv_lora_rank",
-          "attention.q_lora_rank",
-          "attention.value_length_mla",
-          "expert_count",
-          "expert_shared_count",
-          "leading_dense_block_count",
-          "nextn_predict_layers",
-          "rope.scaling.yarn_log_multiplier"};
+  return {
+      "attention.key_length_mla",   "attention.kv_lora_rank", "attention.q_lora_rank",
+      "attention.value_length_mla", "expert_count",           "expert_shared_count",
+      "leading_dense_block_count",  "nextn_predict_layers",   "rope.scaling.yarn_log_multiplier"};
 }
 
 }  // namespace quire::model
