@@ -11,7 +11,7 @@ inline constexpr int kUnitTokens = 32;    // tokens that kernels take at once; c
 inline constexpr int kStripRows = 32;     // stacked (row, head) pairs that kernels take at once
 inline constexpr int kMaxStrips = 4;      // most strips of one work item
 inline constexpr int kItemRows = kStripRows * kMaxStrips;
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = 576;
 // The maximum of a row that sees no token.
 inline constexpr float kLowest = -std::numeric_limits<float>::infinity();
 

@@ -68,15 +68,29 @@ const ChunkSetup& ChunkCore::setup() const {
 
 bool ChunkCore::has_states() const { return engine.model_config().state_layers() > 0; }
 
+bool ChunkCore::has_uneven_kv() const {
+  const model::ModelConfig& config = engine.model_config();
+  return !config.kv_sizes.empty() || !config.kv_sources.empty();
+}
+
 std::int32_t ChunkCore::map_blocks(std::int64_t tokens) const {
   return most_map_blocks(engine, tokens);
 }
 
 Status ChunkCore::check_mode(const CompositionSpec& spec) const {
-  if (!has_states() || spec.mode != ReuseMode::kBlend || is_by_layers(spec.blend)) {
+  const model::ModelConfig& config = engine.model_config();
+  if (spec.mode != ReuseMode::kBlend || is_by_layers(spec.blend)) {
     return {};
   }
-  const model::ModelConfig& config = engine.model_config();
+  if (has_uneven_kv()) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat("mode ", reuse_mode_name(spec.mode), " is not implemented for models ",
+                          "whose layers have KV of several sizes or share it, as ", config.family,
+                          " has; use mode anchored, independent or exact")};
+  }
+  if (!has_states()) {
+    return {};
+  }
   return {ErrorCode::kIncompatible,
           base::str_cat("mode ", reuse_mode_name(spec.mode), ": ", config.state_layers(), " of ",
                         config.layers, " layers (", model::mixer_name(config.state.kind),
@@ -175,6 +189,10 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 const char* ChunkCore::why_not(std::string_view kv_dtype) const {
   if (has_states()) {
     return ", and chunks of a model whose layers carry a state have KV in the pool's format alone";
+  }
+  if (has_uneven_kv()) {
+    return ", and chunks of a model whose layers differ in their KV have it in the pool's format "
+           "alone";
   }
   if (forgets()) {
     return ", and chunks of a model whose layers all have a sliding window have no KV of their own";

@@ -83,12 +83,11 @@ std::vector<ModelInfo::Group> groups_of(const model::ModelConfig& config) {
   const auto dtype = computed_format(config) == WeightFormat::kF32 ? tensor::DType::kFloat32
                                                                    : tensor::DType::kBFloat16;
   const auto geometry = config.kv_geometry(dtype, 32);
-  const std::int64_t layer_bytes =
-      geometry.block_bytes() / geometry.block_tokens / std::max(geometry.layers, 1);
+  const std::int64_t head_bytes = geometry.head_block_bytes() / geometry.block_tokens;
   std::vector<ModelInfo::Group> groups;
   for (std::int32_t layer = 0; layer < config.layers; ++layer) {
     const model::LayerPlan plan = config.layer_plan(static_cast<std::size_t>(layer));
-    if (plan.mixer == model::MixerKind::kNone) {
+    if (plan.mixer == model::MixerKind::kNone || !plan.stores_kv) {
       continue;
     }
     const bool has_state = plan.mixer != model::MixerKind::kAttention;
@@ -101,7 +100,8 @@ std::vector<ModelInfo::Group> groups_of(const model::ModelConfig& config) {
       group = groups.insert(group, {.kind = kind, .layers = {}, .window = window});
     }
     group->layers.push_back(layer);
-    group->bytes = has_state ? config.state_geometry().state_bytes : group->bytes + layer_bytes;
+    group->bytes = has_state ? config.state_geometry().state_bytes
+                             : group->bytes + head_bytes * geometry.stored_heads(plan.group_index);
   }
   return groups;
 }

@@ -12,7 +12,7 @@
 
 namespace quire::kernels {
 
-inline constexpr int kMaxHeadDim = 256;  // of KV
+inline constexpr int kMaxHeadDim = 576;  // of KV
 inline constexpr int kWordBytes = 4;     // of codes that lie together
 
 // Encodes one head. The scale is the smallest fp16 number that is not below max |x| / 127 (a

@@ -99,8 +99,11 @@ Status check_metadata(const std::string& metadata) {
 std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
                                            const SavedRun& run) {
   std::int64_t count = run.num_blocks_with_kv(geometry.block_tokens);
-  if (__builtin_mul_overflow(count, std::int64_t{geometry.layers}, &count) ||
-      __builtin_mul_overflow(count, std::int64_t{geometry.kv_heads}, &count)) {
+  const bool is_mixed = !geometry.layer_sizes.empty();
+  const std::int64_t layers = is_mixed ? 1 : geometry.layers;
+  const std::int64_t heads = is_mixed ? geometry.all_stored_heads() : geometry.kv_heads;
+  if (__builtin_mul_overflow(count, layers, &count) ||
+      __builtin_mul_overflow(count, heads, &count)) {
     return std::nullopt;
   }
   return count;
@@ -188,6 +191,9 @@ Status check_content(const KVFileContent& content) {
       return {ErrorCode::kInvalidArgument, base::str_cat("run ", i, " is too large")};
     }
   }
+  if (!geometry.layer_sizes.empty() && !content.states.at.empty()) {
+    return {ErrorCode::kInvalidArgument, "states stand beside layers whose heads differ"};
+  }
   QUIRE_TRY_STATUS(check_states(content.states, content.num_tokens()));
   return check_metadata(content.metadata_json);
 }
@@ -204,6 +210,9 @@ std::string geometry_difference(const tensor::KVGeometry& theirs, const tensor::
   }
   if (theirs.head_dim != ours.head_dim) {
     return differs("head_dim", theirs.head_dim, ours.head_dim);
+  }
+  if (theirs.layer_sizes != ours.layer_sizes) {
+    return "the sizes of the layers' heads are others than here";
   }
   if (theirs.format != ours.format) {
     return differs("kv_dtype", tensor::kv_format_name(theirs.format, theirs.dtype),

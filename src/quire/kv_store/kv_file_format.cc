@@ -37,6 +37,8 @@ using Magic = std::array<std::uint8_t, 8>;
 constexpr std::size_t kPreambleChecksumAt = kPreambleBytes - 8;
 constexpr std::size_t kFixedHeaderBytes = 32 + kHashDigits + std::size_t{8} * 4;
 constexpr std::size_t kRunBytes = 4 + 4 + 8;
+// Bytes of the sizes of a layer, from kKVFileVersionWithSizes on.
+constexpr std::size_t kSizeBytes = 8;
 // Bytes of a run's lost blocks, from kKVFileVersionWithLost on.
 constexpr std::size_t kLostBytes = 4;
 // Bytes of a run's type, from kKVFileVersionWithTypes on.
@@ -65,7 +67,7 @@ struct KindTraits {
 
 const KindTraits& traits_of(FileKind kind) {
   static constexpr KindTraits kTraits[] = {
-      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithStates, "kv file"},
+      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithSizes, "kv file"},
       {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
       {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
   return kTraits[static_cast<std::uint8_t>(kind)];
@@ -98,6 +100,19 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   geometry.dtype = type.dtype;
   geometry.format = type.format;
   return geometry;
+}
+
+// Reads the sizes of layers that differ.
+Status parse_layer_sizes(ByteReader& reader, tensor::KVGeometry& geometry) {
+  if (!reader.holds(static_cast<std::uint64_t>(geometry.layers), kSizeBytes)) {
+    return too_short();
+  }
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    const int kv_heads = reader.get<std::int32_t>();
+    geometry.layer_sizes.push_back({kv_heads, reader.get<std::int32_t>()});
+  }
+  const Status checked = check_geometry(geometry);
+  return checked.ok() ? Status() : corrupt(checked.error().message);
 }
 
 // Reads the lost blocks of runs. A version that is there for them has some: equal content gives
@@ -267,6 +282,9 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
 
 std::uint32_t version_of(const KVFileContent& content) {
   const auto& runs = content.runs;
+  if (!content.geometry.layer_sizes.empty()) {
+    return kKVFileVersionWithSizes;
+  }
   if (!content.states.at.empty()) {
     return kKVFileVersionWithStates;
   }
@@ -280,6 +298,7 @@ std::uint32_t version_of(const KVFileContent& content) {
 
 std::size_t header_size(const KVFileHeader& header) {
   std::size_t bytes = kFixedHeaderBytes + 4 * header.content.geometry.window_tokens.size() +
+                      8 * header.content.geometry.layer_sizes.size() +
                       header.content.metadata_json.size();
   const std::uint32_t version = version_of(header.content);
   const std::size_t more = (version >= kKVFileVersionWithLost ? kLostBytes : 0) +
@@ -309,6 +328,10 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   out.put(static_cast<std::uint32_t>(content.metadata_json.size()));
   std::for_each(geometry.window_tokens.begin(), geometry.window_tokens.end(),
                 [&](int window) { out.put(window); });
+  for (const tensor::KVLayerSize& size : geometry.layer_sizes) {
+    out.put(size.kv_heads);
+    out.put(size.head_dim);
+  }
   for (std::size_t i = 0; i < content.runs.size(); ++i) {
     out.put(static_cast<std::uint32_t>(content.runs[i].tokens.size()));
     out.put(content.runs[i].start_position);
@@ -334,7 +357,7 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
     std::for_each(head_blocks.stored_bytes.begin(), head_blocks.stored_bytes.end(),
                   [&](std::uint32_t bytes) { out.put(bytes); });
   }
-  if (version_of(content) >= kKVFileVersionWithStates) {
+  if (version_of(content) == kKVFileVersionWithStates) {
     encode_states(content.states, header.state_places, out);
   }
   out.put_text(content.metadata_json);
@@ -425,9 +448,12 @@ Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::by
                       content.geometry.window_tokens)) {
     return too_short();
   }
+  if (version >= kKVFileVersionWithSizes) {
+    QUIRE_TRY_STATUS(parse_layer_sizes(reader, content.geometry));
+  }
   QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version, header));
   QUIRE_TRY_STATUS(parse_head_blocks(reader, header));
-  if (version >= kKVFileVersionWithStates) {
+  if (version == kKVFileVersionWithStates) {
     QUIRE_TRY_STATUS(parse_states(reader, content.states, header.state_places));
   }
   content.metadata_json = reader.get_text(metadata_bytes);

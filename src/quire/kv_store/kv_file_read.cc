@@ -174,7 +174,8 @@ std::size_t KVFile::block_bytes_of(int run) const {
 }
 
 std::size_t KVFile::head_block_index(const HeadBlockRef& first) const {
-  const std::int64_t row = std::int64_t{first.layer} * content().geometry.kv_heads + first.head;
+  const std::int64_t row =
+      std::int64_t{content().geometry.first_stored_head(first.layer)} + first.head;
   return static_cast<std::size_t>(row * num_blocks_with_kv(first.run) + first.first_block -
                                   lost_blocks(first.run));
 }
@@ -292,7 +293,7 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::spa
   QUIRE_TRY_STATUS(check_request(from, to.size()));
   QUIRE_TRY(const kv::FormatId format, format_in(run, to, pool));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
-  for (from.head = 0; from.head < content().geometry.kv_heads; ++from.head) {
+  for (from.head = 0; from.head < content().geometry.stored_heads(layer); ++from.head) {
     const auto target = [&](std::size_t i) {
       return pool.head_blocks(layer, from.head, to[i], 1, format);
     };
@@ -307,13 +308,14 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
   HeadBlockRef from{.run = run, .layer = layer, .first_block = first_block};
   QUIRE_TRY_STATUS(check_request(from, 0));
   const std::size_t block_bytes = block_bytes_of(run);
-  const auto blocks = to.size() / block_bytes / static_cast<std::size_t>(geometry.kv_heads);
-  if (blocks * block_bytes * static_cast<std::size_t>(geometry.kv_heads) != to.size()) {
+  const auto heads = static_cast<std::size_t>(geometry.stored_heads(layer));
+  const auto blocks = to.size() / block_bytes / heads;
+  if (blocks * block_bytes * heads != to.size()) {
     return refused(base::str_cat(to.size(), " bytes are no number of whole blocks"));
   }
   QUIRE_TRY_STATUS(check_request(from, blocks));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
-  for (from.head = 0; from.head < geometry.kv_heads; ++from.head) {
+  for (from.head = 0; from.head < geometry.stored_heads(layer); ++from.head) {
     const auto target = [&](std::size_t i) { return to.subspan(i * block_bytes, block_bytes); };
     QUIRE_TRY_STATUS(read_head(from, blocks, target, buffers));
     to = to.subspan(blocks * block_bytes);
@@ -334,7 +336,7 @@ Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
   // No more than the run needs: a hostile file names no more blocks than it pays for.
   const std::size_t at_a_time = std::min(batch_of(block_bytes), count);
   std::vector<std::byte> scratch(block_bytes * at_a_time);
-  for (from.head = 0; from.head < content().geometry.kv_heads; ++from.head) {
+  for (from.head = 0; from.head < content().geometry.stored_heads(layer); ++from.head) {
     const auto target = [&](std::size_t i) {
       return std::span(scratch).subspan(i % at_a_time * block_bytes, block_bytes);
     };

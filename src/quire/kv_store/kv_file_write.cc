@@ -90,12 +90,14 @@ class PayloadWriter {
     head_block_ = 0;
     QUIRE_TRY_STATUS(begin_format(header_.content.geometry_of(index)));
     const tensor::KVGeometry& geometry = pool_.geometry(format_);
-    const int rows = geometry.layers * geometry.kv_heads;
+    const int rows = geometry.all_stored_heads();
     const auto tokens = static_cast<std::int64_t>(header_.content.runs[index].tokens.size());
     const auto tail = static_cast<int>(tokens % geometry.block_tokens);
     last_blocks_.resize(tail == 0 ? 0 : page_and(rows * geometry.head_block_bytes()));
-    for (int row = 0; row < rows; ++row) {
-      QUIRE_TRY_STATUS(write_head(header_.head_blocks[index], row, tail, blocks));
+    for (int layer = 0; layer < geometry.layers; ++layer) {
+      for (int head = 0; head < geometry.stored_heads(layer); ++head) {
+        QUIRE_TRY_STATUS(write_head(header_.head_blocks[index], {layer, head}, tail, blocks));
+      }
     }
     return flush();
   }
@@ -133,27 +135,30 @@ class PayloadWriter {
     return {};
   }
 
+  struct Row {
+    int layer = 0;
+    int head = 0;
+  };
   // Returns the filled slots of a row's last block, then zeros. Stays until the run is written.
-  std::span<const std::byte> last_block(int row, BlockId block, int tail) {
+  std::span<const std::byte> last_block(const Row& row, BlockId block, int tail) {
     const auto bytes = static_cast<std::size_t>(pool_.geometry(format_).head_block_bytes());
     const auto address = reinterpret_cast<std::uintptr_t>(last_blocks_.data());
     const auto aligned = round_up_to_page(static_cast<std::int64_t>(address));
     const auto skipped = static_cast<std::size_t>(aligned) - address;
+    const int number = pool_.geometry().first_stored_head(row.layer) + row.head;
     const auto to =
-        std::span(last_blocks_).subspan(skipped + static_cast<std::size_t>(row) * bytes, bytes);
-    const int kv_heads = pool_.geometry().kv_heads;
-    pool_.read_slots(row / kv_heads, row % kv_heads, block, tail, to, format_);
+        std::span(last_blocks_).subspan(skipped + static_cast<std::size_t>(number) * bytes, bytes);
+    pool_.read_slots(row.layer, row.head, block, tail, to, format_);
     return to;
   }
 
-  Status write_head(RunHeadBlocks& head_blocks, int row, int tail,
+  Status write_head(RunHeadBlocks& head_blocks, const Row& row, int tail,
                     const std::vector<BlockId>& blocks) {
-    const int kv_heads = pool_.geometry().kv_heads;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const bool cut = tail != 0 && i + 1 == blocks.size();
-      QUIRE_TRY_STATUS(add(head_blocks, cut ? last_block(row, blocks[i], tail)
-                                            : pool_.head_blocks(row / kv_heads, row % kv_heads,
-                                                                blocks[i], 1, format_)));
+      QUIRE_TRY_STATUS(
+          add(head_blocks, cut ? last_block(row, blocks[i], tail)
+                               : pool_.head_blocks(row.layer, row.head, blocks[i], 1, format_)));
     }
     return {};
   }

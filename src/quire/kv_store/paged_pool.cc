@@ -19,6 +19,7 @@
 #include "quire/device/host_buffer.h"
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
+#include "quire/kv_store/block_slots.h"
 #include "quire/kv_store/device_paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
@@ -28,9 +29,9 @@
 namespace quire::kv_store {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 576;
 constexpr int kMaxBlockTokens = 256;
-constexpr int kWordBytes = 4;  // one fp32, two bf16 or fp16
+constexpr int kMaxLayerHeads = 1024;
 
 Status check_positive(const char* name, int value) {
   if (value >= 1) {
@@ -63,8 +64,11 @@ Status check_same(const char* name, int value, int own) {
 std::optional<std::int64_t> total_bytes(const tensor::KVGeometry& geometry,
                                         std::int64_t num_blocks) {
   std::int64_t bytes = geometry.head_block_bytes();
-  if (__builtin_mul_overflow(bytes, std::int64_t{geometry.kv_heads}, &bytes) ||
-      __builtin_mul_overflow(bytes, std::int64_t{geometry.layers}, &bytes) ||
+  const bool is_mixed = !geometry.layer_sizes.empty();
+  const std::int64_t layers = is_mixed ? 1 : geometry.layers;
+  const std::int64_t heads = is_mixed ? geometry.all_stored_heads() : geometry.kv_heads;
+  if (__builtin_mul_overflow(bytes, heads, &bytes) ||
+      __builtin_mul_overflow(bytes, layers, &bytes) ||
       __builtin_mul_overflow(bytes, num_blocks, &bytes)) {
     return std::nullopt;
   }
@@ -86,117 +90,12 @@ Error too_large(const tensor::KVGeometry& geometry, std::int32_t num_blocks, std
           .free_bytes = limit};
 }
 
-// Consecutive slots of two head blocks.
-struct SlotRange {
-  int from = 0, to = 0, count = 0;
-};
-
-// Copies the scales of slots, where the format has some.
-void copy_scales(const tensor::KVGeometry& geometry, const SlotRange& range, const std::byte* from,
-                 std::byte* to) {
-  const std::ptrdiff_t bytes = geometry.scale_bytes();
-  std::ptrdiff_t at = geometry.scale_offset();
-  for (int part = 0; part < 2 && bytes > 0; ++part, at += geometry.stored_block_tokens() * bytes) {
-    std::memcpy(to + at + range.to * bytes, from + at + range.from * bytes,
-                static_cast<std::size_t>(range.count * bytes));
-  }
-}
-
-// Copies K and V of the first `tokens` slots of one head block. A block is K [depth words][slots],
-// then V [slots / tokens per word][head_dim], in words of 4 bytes, then scales.
-void copy_words(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
-                std::byte* to) {
-  const int pack = tensor::kv_pack(geometry.format, geometry.dtype);
-  const int dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
-  const std::ptrdiff_t row_bytes = std::ptrdiff_t{slots} * kWordBytes;
-  for (int word = 0; word < dim / pack; ++word) {
-    std::memcpy(to + word * row_bytes, from + word * row_bytes,
-                static_cast<std::size_t>(tokens) * kWordBytes);
-  }
-  const std::ptrdiff_t v_offset = dim / pack * row_bytes;
-  const int value_rows = (tokens + pack - 1) / pack;
-  std::memcpy(to + v_offset, from + v_offset,
-              static_cast<std::size_t>(value_rows) * static_cast<std::size_t>(dim) * kWordBytes);
-}
-
-// Copies the first `tokens` slots of one head block, or all of one that is written whole.
-void copy_slots(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
-                std::byte* to) {
-  if (tokens == geometry.stored_block_tokens() || tensor::is_written_by_block(geometry.format)) {
-    std::memcpy(to, from, static_cast<std::size_t>(geometry.head_block_bytes()));
-    return;
-  }
-  copy_words(geometry, tokens, from, to);
-  copy_scales(geometry, {.count = tokens}, from, to);
-}
-
-// Copies the scales of those groups of int4 that the first `tokens` slots have a part in.
-void copy_int4_scales(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
-                      std::byte* to) {
-  constexpr int kRun = tensor::kInt4RunTokens;
-  const std::ptrdiff_t k_bytes = std::ptrdiff_t{4} * geometry.stored_head_dim();
-  std::ptrdiff_t at = geometry.scale_offset();
-  for (int first = 0; first < tokens; first += kRun) {
-    std::memcpy(to + at, from + at, static_cast<std::size_t>(k_bytes));
-    at += k_bytes;
-    const auto bytes = static_cast<std::size_t>(2 * std::min(kRun, tokens - first));
-    // Scales and then minimums of V, for one group of channels after the other.
-    for (const std::ptrdiff_t end = at + k_bytes; at != end; at += std::ptrdiff_t{2} * kRun) {
-      std::memcpy(to + at, from + at, bytes);
-    }
-  }
-}
-
-// Copies the codes of the first `tokens` slots of a block that was written whole, and their scales.
-void copy_codes(const tensor::KVGeometry& geometry, int tokens, const std::byte* from,
-                std::byte* to) {
-  copy_words(geometry, tokens, from, to);
-  if (geometry.format == tensor::KVFormat::kInt4) {
-    copy_int4_scales(geometry, tokens, from, to);
-  } else {
-    const std::ptrdiff_t at = geometry.scale_offset();
-    std::memcpy(to + at, from + at, static_cast<std::size_t>(geometry.head_block_bytes() - at));
-  }
-}
-
-// Returns the place of token `slot` in a word of V. int8 codes have an order of their own.
-template <class T>
-constexpr std::ptrdiff_t place_in_word(std::ptrdiff_t slot) {
-  constexpr std::ptrdiff_t kPack = kWordBytes / static_cast<std::ptrdiff_t>(sizeof(T));
-  const auto place = static_cast<int>(slot % kPack);
-  return sizeof(T) == 1 ? tensor::int8_place(place) : place;
-}
-
-// Copies slots from any place to any place. `T`: an element.
-template <class T>
-void copy_slot_range(const tensor::KVGeometry& geometry, const SlotRange& range,
-                     const std::byte* from, std::byte* to) {
-  constexpr std::ptrdiff_t kPack = kWordBytes / static_cast<std::ptrdiff_t>(sizeof(T));
-  const std::ptrdiff_t dim = geometry.stored_head_dim(), slots = geometry.stored_block_tokens();
-  for (std::ptrdiff_t word = 0; word < dim / kPack; ++word) {
-    std::memcpy(to + (word * slots + range.to) * kWordBytes,
-                from + (word * slots + range.from) * kWordBytes,
-                static_cast<std::size_t>(range.count) * kWordBytes);
-  }
-  const std::ptrdiff_t v_offset = dim / kPack * slots * kWordBytes;
-  const auto* v_from = reinterpret_cast<const T*>(from + v_offset);
-  auto* v_to = reinterpret_cast<T*>(to + v_offset);
-  for (std::ptrdiff_t i = 0; i < range.count; ++i) {
-    const std::ptrdiff_t source = range.from + i, target = range.to + i;
-    const T* in = v_from + source / kPack * dim * kPack + place_in_word<T>(source);
-    T* out = v_to + target / kPack * dim * kPack + place_in_word<T>(target);
-    for (std::ptrdiff_t d = 0; d < dim; ++d) {
-      out[d * kPack] = in[d * kPack];
-    }
-  }
-  copy_scales(geometry, range, from, to);
-}
-
 // Returns whether the blocks of two geometries have one layout and one meaning. Windows of layers
 // are compared where both say some.
 bool stores_alike(const tensor::KVGeometry& a, const tensor::KVGeometry& b) {
   const auto sizes = [](const tensor::KVGeometry& of) {
-    return std::tie(of.layers, of.kv_heads, of.head_dim, of.dtype, of.block_tokens, of.format);
+    return std::tie(of.layers, of.kv_heads, of.head_dim, of.dtype, of.block_tokens, of.format,
+                    of.layer_sizes);
   };
   const std::size_t layers = std::min(a.window_tokens.size(), b.window_tokens.size());
   return sizes(a) == sizes(b) &&
@@ -214,7 +113,7 @@ template <class Store, class Visit>
 void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> blocks,
                   kv::FormatId format, const Visit& visit) {
   for (int layer = layers.first; layer < layers.end; ++layer) {
-    for (int head = 0; head < store.geometry().kv_heads; ++head) {
+    for (int head = 0; head < store.geometry().stored_heads(layer); ++head) {
       for (const BlockId block : blocks) {
         visit(store.head_blocks(layer, head, block, 1, format));
       }
@@ -230,6 +129,29 @@ void write_layers(PagedPool& store, LayerRange layers, std::span<const BlockId> 
   });
 }
 
+// Checks the sizes of layers that differ: stored heads divide the heads of each.
+Status check_layer_sizes(const tensor::KVGeometry& geometry) {
+  if (geometry.layer_sizes.empty()) {
+    return {};
+  }
+  if (geometry.layer_sizes.size() != static_cast<std::size_t>(geometry.layers)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("kv store: sizes of ", geometry.layer_sizes.size(), " of ",
+                          geometry.layers, " layers")};
+  }
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    const tensor::KVGeometry one = geometry.of_layer(layer);
+    QUIRE_TRY_STATUS(check_at_most("kv_heads of a layer", one.kv_heads, kMaxLayerHeads));
+    QUIRE_TRY_STATUS(check_at_most("head_dim of a layer", one.head_dim, kMaxHeadDim));
+    if (one.stored_head_dim() % geometry.stored_head_dim() != 0) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("kv store: head_dim of layer ", layer, " is ", one.head_dim,
+                            ", no multiple of stored heads of ", geometry.stored_head_dim())};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_geometry(const tensor::KVGeometry& geometry) {
@@ -237,7 +159,7 @@ Status check_geometry(const tensor::KVGeometry& geometry) {
   QUIRE_TRY_STATUS(check_positive("kv_heads", geometry.kv_heads));
   QUIRE_TRY_STATUS(check_at_most("head_dim", geometry.head_dim, kMaxHeadDim));
   QUIRE_TRY_STATUS(check_at_most("block_tokens", geometry.block_tokens, kMaxBlockTokens));
-  return {};
+  return check_layer_sizes(geometry);
 }
 
 Result<PagedPool> PagedPool::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
@@ -259,6 +181,9 @@ Result<kv::FormatId> PagedPool::add_format(const tensor::KVGeometry& geometry) {
   QUIRE_TRY_STATUS(check_same("kv_heads", geometry.kv_heads, geometry_.kv_heads));
   QUIRE_TRY_STATUS(check_same("head_dim", geometry.head_dim, geometry_.head_dim));
   QUIRE_TRY_STATUS(check_same("block_tokens", geometry.block_tokens, geometry_.block_tokens));
+  if (geometry.layer_sizes != geometry_.layer_sizes) {
+    return {ErrorCode::kInvalidArgument, "kv store: a format has other sizes of layers"};
+  }
   if (plane_bytes() / geometry.head_block_bytes() > std::numeric_limits<std::int32_t>::max()) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("kv store: ", base::format_bytes(plane_bytes()),
@@ -341,22 +266,24 @@ Result<PagedPool> PagedPool::create_on(device::Accelerator& accelerator,
 tensor::PagedKVView PagedPool::view(int layer, kv::FormatId format) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
   const tensor::KVGeometry& geometry = this->geometry(format);
-  const std::ptrdiff_t block_bytes = geometry.head_block_bytes();
+  const tensor::KVGeometry own = geometry.of_layer(layer);
+  const std::ptrdiff_t per_head = geometry.stored_per_head(layer);
+  const std::ptrdiff_t block_bytes = per_head * geometry.head_block_bytes();
   const std::ptrdiff_t head_bytes = plane_bytes();
   // A const store does not move; what its blocks hold is the ledger's matter.
   auto* data = device_ != nullptr ? device_->data() : const_cast<std::byte*>(bytes_.data());
-  return {.data = data + layer * (geometry_.kv_heads * head_bytes),
-          .head_stride = head_bytes,
+  return {.data = data + geometry_.first_stored_head(layer) * head_bytes,
+          .head_stride = per_head * head_bytes,
           .block_stride = block_bytes,
-          .v_offset = geometry.v_offset(),
+          .v_offset = own.v_offset(),
           .num_blocks = num_blocks(format),
-          .kv_heads = geometry.kv_heads,
-          .head_dim = geometry.stored_head_dim(),
+          .kv_heads = own.kv_heads,
+          .head_dim = own.stored_head_dim(),
           .block_tokens = geometry.block_tokens,
           .dtype = geometry.dtype,
           .on_device = device_ != nullptr,
           .format = geometry.format,
-          .scale_offset = geometry.scale_offset()};
+          .scale_offset = own.scale_offset()};
 }
 
 Status PagedPool::copy(const kv::BlockCopy& copy) {
@@ -375,12 +302,16 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
                           .to = {&copy.to, 1},
                           .format = copy.format});
   }
-  const std::ptrdiff_t block_bytes = geometry.head_block_bytes();
   std::byte* head = bytes_.data();
-  for (std::int64_t i = 0; i < std::int64_t{geometry_.layers} * geometry_.kv_heads; ++i) {
-    copy_slots(geometry, copy.tokens, head + copy.from.value * block_bytes,
-               head + copy.to.value * block_bytes);
-    head += plane_bytes();
+  for (int layer = 0; layer < geometry_.layers; ++layer) {
+    const tensor::KVGeometry own = geometry.of_layer(layer);
+    const std::ptrdiff_t per_head = geometry.stored_per_head(layer);
+    const std::ptrdiff_t block_bytes = per_head * geometry.head_block_bytes();
+    for (int i = 0; i < own.kv_heads; ++i) {
+      copy_slots(own, copy.tokens, head + copy.from.value * block_bytes,
+                 head + copy.to.value * block_bytes);
+      head += per_head * plane_bytes();
+    }
   }
   return {};
 }
@@ -398,20 +329,18 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
     return device_->copy(
         {.from = from, .first = first, .count = count, .to = to, .format = format});
   }
-  const int bytes = tensor::kv_value_bytes(geometry.format, geometry.dtype);
-  const auto copy = bytes == 4   ? copy_slot_range<std::uint32_t>
-                    : bytes == 2 ? copy_slot_range<std::uint16_t>
-                                 : copy_slot_range<std::uint8_t>;
   for (int layer = 0; layer < geometry_.layers; ++layer) {
-    for (int head = 0; head < geometry_.kv_heads; ++head) {
+    const tensor::KVGeometry own = geometry.of_layer(layer);
+    const int per_head = geometry.stored_per_head(layer);
+    for (int head = 0; head < geometry.stored_heads(layer); head += per_head) {
       for (std::int32_t done = 0; done < count;) {
         const std::int32_t source = first + done;
         SlotRange range{.from = source % block_tokens, .to = done % block_tokens};
         range.count = std::min({count - done, block_tokens - range.from, block_tokens - range.to});
         const BlockId in = from[static_cast<std::size_t>(source / block_tokens)];
         const BlockId out = to[static_cast<std::size_t>(done / block_tokens)];
-        copy(geometry, range, head_blocks(layer, head, in, 1, format).data(),
-             head_blocks(layer, head, out, 1, format).data());
+        copy_slot_range(own, range, head_blocks(layer, head, in, 1, format).data(),
+                        head_blocks(layer, head, out, 1, format).data());
         done += range.count;
       }
     }
@@ -424,7 +353,7 @@ Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::by
   QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry(format).block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
-    return device_->read({.count = geometry_.layers * geometry_.kv_heads}, blocks, to, format);
+    return device_->read({.count = geometry_.all_stored_heads()}, blocks, to, format);
   }
   visit_blocks(*this, {.end = geometry_.layers}, blocks, format,
                [&](std::span<const std::byte> from) {
@@ -439,7 +368,7 @@ Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const 
   QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry(format).block_bytes(),
               "not the size of the blocks");
   if (device_ != nullptr) {
-    return device_->write({.count = geometry_.layers * geometry_.kv_heads}, blocks, from, format);
+    return device_->write({.count = geometry_.all_stored_heads()}, blocks, from, format);
   }
   write_layers(*this, {.end = geometry_.layers}, blocks, from, format);
   return {};
@@ -448,9 +377,9 @@ Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const 
 Status PagedPool::write_layer(int layer, std::span<const BlockId> blocks,
                               std::span<const std::byte> from, kv::FormatId format) {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
-  QUIRE_CHECK(
-      std::ssize(from) * geometry_.layers == std::ssize(blocks) * geometry(format).block_bytes(),
-      "not the size of a layer of the blocks");
+  QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry_.stored_heads(layer) *
+                                      geometry(format).head_block_bytes(),
+              "not the size of a layer of the blocks");
   if (device_ != nullptr) {
     return device_->write({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads},
                           blocks, from, format);
@@ -463,12 +392,14 @@ std::size_t PagedPool::head_offset(int layer, int head, BlockId first, std::int3
                                    kv::FormatId format) const {
   QUIRE_CHECK(device_ == nullptr, "what lies on a device is read by read_blocks");
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers, "no such layer");
-  QUIRE_CHECK(head >= 0 && head < geometry_.kv_heads, "no such head");
+  QUIRE_CHECK(head >= 0 && head < geometry_.stored_heads(layer), "no such head");
   QUIRE_CHECK(first.value >= 0 && count >= 0 && count <= num_blocks(format) - first.value,
               "no such block");
-  const std::int64_t plane = std::int64_t{layer} * geometry_.kv_heads + head;
-  return static_cast<std::size_t>(plane * plane_bytes() +
-                                  first.value * geometry(format).head_block_bytes());
+  const std::int64_t per_head = geometry_.stored_per_head(layer), part = head % per_head;
+  QUIRE_CHECK(per_head == 1 || count <= 1, "blocks of a part of a head are no neighbours");
+  const std::int64_t plane = std::int64_t{geometry_.first_stored_head(layer)} + head - part;
+  return static_cast<std::size_t>(plane * plane_bytes() + (first.value * per_head + part) *
+                                                              geometry(format).head_block_bytes());
 }
 
 std::span<std::byte> PagedPool::head_blocks(int layer, int head, BlockId first, std::int32_t count,
@@ -488,8 +419,7 @@ std::span<const std::byte> PagedPool::head_blocks(int layer, int head, BlockId f
 Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> blocks,
                                            kv::FormatId format) const {
   QUIRE_CHECK(layer >= 0 && layer < geometry_.layers && !blocks.empty(), "nothing to copy");
-  tensor::KVGeometry one_layer = geometry(format);
-  one_layer.layers = 1;
+  const tensor::KVGeometry one_layer = geometry(format).of_layer(layer);
   QUIRE_TRY(PagedPool copy, create_in(one_layer, static_cast<std::int32_t>(blocks.size()), *this));
   if (device_ != nullptr) {
     QUIRE_TRY_STATUS(
@@ -497,11 +427,15 @@ Result<PagedPool> PagedPool::copy_of_layer(int layer, std::span<const BlockId> b
                       copy.all_bytes(), format));
     return copy;
   }
+  const int per_head = geometry_.stored_per_head(layer);
+  const auto bytes = static_cast<std::size_t>(one_layer.head_block_bytes());
   std::span<std::byte> to = copy.all_bytes();
-  visit_blocks(*this, {layer, layer + 1}, blocks, format, [&](std::span<const std::byte> from) {
-    std::memcpy(to.data(), from.data(), from.size());
-    to = to.subspan(from.size());
-  });
+  for (int head = 0; head < geometry_.stored_heads(layer); head += per_head) {
+    for (const BlockId block : blocks) {
+      std::memcpy(to.data(), head_blocks(layer, head, block, 1, format).data(), bytes);
+      to = to.subspan(bytes);
+    }
+  }
   return copy;
 }
 
@@ -511,32 +445,15 @@ void PagedPool::read_slots(int layer, int head, BlockId block, int tokens, std::
   const auto from = head_blocks(layer, head, block, 1, format);
   QUIRE_CHECK(tokens >= 0 && tokens <= geometry.block_tokens, "more tokens than a block holds");
   QUIRE_CHECK(to.size() == from.size(), "not the size of a head block");
-  std::fill(to.begin(), to.end(), std::byte{0});
-  const bool by_block = tensor::is_written_by_block(geometry.format);
-  if (by_block && tokens < geometry.block_tokens) {
-    copy_codes(geometry, tokens, from.data(), to.data());
-  } else {
-    copy_slots(geometry, tokens, from.data(), to.data());
-  }
-  const int pack = tensor::kv_pack(geometry.format, geometry.dtype), bits = 32 / pack;
-  if (tokens % pack == 0 || (by_block && tokens == geometry.block_tokens)) {
+  const int per_head = geometry.stored_per_head(layer), part = head % per_head;
+  if (per_head == 1) {
+    copy_first_slots(geometry.of_layer(layer), tokens, from, to);
     return;
   }
-  // The last words of V [head_dim] came whole; a part of each is other tokens'.
-  std::uint32_t kept = 0;
-  for (int slot = 0; slot < tokens % pack; ++slot) {
-    const bool plain = geometry.format == tensor::KVFormat::kPlain;
-    const int place = plain ? slot : tensor::code_place(pack, slot);
-    kept |= ((std::uint32_t{1} << bits) - 1) << (place * bits);
-  }
-  const std::ptrdiff_t dim = geometry.stored_head_dim();
-  std::byte* at = to.data() + geometry.v_offset() + tokens / pack * dim * kWordBytes;
-  for (std::ptrdiff_t word = 0; word < dim; ++word, at += kWordBytes) {
-    std::uint32_t bytes = 0;
-    std::memcpy(&bytes, at, sizeof(bytes));
-    bytes &= kept;
-    std::memcpy(at, &bytes, sizeof(bytes));
-  }
+  std::vector<std::byte> whole(to.size() * static_cast<std::size_t>(per_head));
+  const std::byte* first = head_blocks(layer, head - part, block, 1, format).data();
+  copy_first_slots(geometry.of_layer(layer), tokens, {first, whole.size()}, whole);
+  std::memcpy(to.data(), whole.data() + static_cast<std::size_t>(part) * to.size(), to.size());
 }
 
 std::int32_t blocks_in_budget(const tensor::KVGeometry& geometry, std::int64_t budget_bytes) {

@@ -24,11 +24,15 @@
 
 namespace quire::kv_store {
 
-// Layout [layer][kv_head][block], so that consecutive block ids of a head are consecutive bytes.
+// Layout [layer][stored head][block], so that consecutive block ids of a head are consecutive
+// bytes.
 //
 // Blocks of several formats may share these bytes (ADR 0032). To each format the bytes of a head
 // are one array of blocks of its own size. The ledger says which of them may be used. All methods
 // take the pool's own format where none is given.
+//
+// Where layers have heads of several sizes, `head` below counts stored heads (KVGeometry). The
+// stored heads of a larger head take turns, block after block.
 class PagedPool {
  public:
   // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first

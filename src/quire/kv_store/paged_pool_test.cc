@@ -214,9 +214,9 @@ TEST(PagedPool, RefusesGeometriesOutsideTheirRangesByName) {
   EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
             "kv store: kv_heads is -4, must be at least 1");
   bad = good;
-  bad.head_dim = 257;
+  bad.head_dim = 577;
   EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),
-            "kv store: head_dim is 257, must be at most 256");
+            "kv store: head_dim is 577, must be at most 576");
   bad = good;
   bad.block_tokens = 300;
   EXPECT_EQ(message(bad, 1, ErrorCode::kInvalidArgument),

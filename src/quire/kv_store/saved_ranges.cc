@@ -57,6 +57,9 @@ std::string seed_of(const LiveSequence& sequence, std::string_view tenant,
   for (const int window : geometry.window_tokens) {
     hasher.add_int(window);
   }
+  for (const tensor::KVLayerSize& size : geometry.layer_sizes) {
+    hasher.add_int(size.kv_heads).add_int(size.head_dim);
+  }
   return finished(hasher);
 }
 
@@ -74,7 +77,7 @@ void add_kv(base::FieldHasher& hasher, const LiveRun& run, std::int64_t begin, s
   const tensor::KVGeometry& geometry = pool.geometry(run.format);
   std::vector<std::byte> block(static_cast<std::size_t>(geometry.head_block_bytes()));
   for (int layer = 0; layer < geometry.layers; ++layer) {
-    for (int head = 0; head < geometry.kv_heads; ++head) {
+    for (int head = 0; head < geometry.stored_heads(layer); ++head) {
       for (std::int64_t at = begin; at < end; at += geometry.block_tokens) {
         const auto tokens = std::min<std::int64_t>(geometry.block_tokens, end - at);
         const auto index =

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <span>
@@ -14,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/sha256.h"
 #include "quire/base/str.h"
 #include "quire/kernels/cpu/kernel_table.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
@@ -42,20 +43,24 @@ Status in_range(std::string_view name, std::int64_t value, std::int64_t low, std
           base::str_cat(name, " is ", value, "; must be in [", low, ", ", high, "]")};
 }
 
-Status check_heads(const ModelConfig& config, const FieldNames& names) {
-  QUIRE_TRY_STATUS(in_range(names.heads, config.heads, 1, 1024));
-  QUIRE_TRY_STATUS(in_range(names.kv_heads, config.kv_heads, 1, config.heads));
-  QUIRE_TRY_STATUS(in_range(names.head_dim, config.head_dim, 2, 256));
-  if (config.heads % config.kv_heads != 0) {
+Status check_kv_size(const tensor::KVLayerSize& size, std::int32_t heads, const FieldNames& names) {
+  QUIRE_TRY_STATUS(in_range(names.kv_heads, size.kv_heads, 1, heads));
+  QUIRE_TRY_STATUS(in_range(names.head_dim, size.head_dim, 2, kernels::kMaxHeadDim));
+  if (heads % size.kv_heads != 0) {
     return {ErrorCode::kInvalidArgument,
-            base::str_cat(names.heads, " is ", config.heads, ", which is no multiple of ",
-                          names.kv_heads, ", ", config.kv_heads)};
+            base::str_cat(names.heads, " is ", heads, ", which is no multiple of ", names.kv_heads,
+                          ", ", size.kv_heads)};
   }
-  if (config.head_dim % 2 != 0) {
+  if (size.head_dim % 2 != 0) {
     return {ErrorCode::kUnsupported,
-            base::str_cat(names.head_dim, " is ", config.head_dim, "; must be even")};
+            base::str_cat(names.head_dim, " is ", size.head_dim, "; must be even")};
   }
   return {};
+}
+
+Status check_heads(const ModelConfig& config, const FieldNames& names) {
+  QUIRE_TRY_STATUS(in_range(names.heads, config.heads, 1, 1024));
+  return check_kv_size({config.kv_heads, config.head_dim}, config.heads, names);
 }
 
 Status check_rotary(const kernels::RotaryConfig& rotary, std::int32_t head_dim) {
@@ -114,6 +119,30 @@ Status check_windows(const ModelConfig& config) {
   return {};
 }
 
+// Groups are of one size, and those that are kept have experts for every choice.
+Status check_groups(const Experts& experts) {
+  if (experts.groups == 1) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(in_range("the number of groups of experts", experts.groups, 1, experts.count));
+  QUIRE_TRY_STATUS(
+      in_range("the number of groups for a token", experts.chosen_groups, 1, experts.groups));
+  const std::int32_t size = experts.count / experts.groups;
+  const bool pairs =
+      experts.rule == RouterRule::kSigmoidOfAll || experts.rule == RouterRule::kSigmoidOfChosen;
+  if (experts.count % experts.groups != 0 || size < (pairs ? 2 : 1)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(experts.count, " experts are no ", experts.groups, " groups of ",
+                          pairs ? "two or more" : "one size")};
+  }
+  if (experts.chosen > size * experts.chosen_groups) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat(experts.chosen, " experts for a token are more than ",
+                          experts.chosen_groups, " groups of ", size, " have")};
+  }
+  return {};
+}
+
 Status check_mlps(const ModelConfig& config, const FieldNames& names) {
   if (config.mlps.empty()) {
     return {};
@@ -128,11 +157,43 @@ Status check_mlps(const ModelConfig& config, const FieldNames& names) {
   }
   QUIRE_TRY_STATUS(in_range(names.experts, config.experts.count, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.chosen_experts, config.experts.chosen, 1, config.experts.count));
+  QUIRE_TRY_STATUS(check_groups(config.experts));
   QUIRE_TRY_STATUS(
       check_factor("the factor on weights of experts", config.experts.weight_scale, false));
   QUIRE_TRY_STATUS(in_range("the size of the MLP beside experts", config.experts.shared_size, 0,
                             std::int64_t{1} << 20));
   return in_range(names.expert_size, config.experts.intermediate_size, 1, std::int64_t{1} << 20);
+}
+
+Status check_layer_list(std::string_view what, std::size_t given, std::int32_t layers) {
+  if (given == 0 || given == static_cast<std::size_t>(layers)) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("the model has ", what, " for ", given, " of ", layers, " layers")};
+}
+
+// Checks what layers have of their own: sizes of KV and MLPs, and whose KV they read.
+Status check_layer_sizes(const ModelConfig& config, const FieldNames& names) {
+  QUIRE_TRY_STATUS(check_layer_list("sizes of KV", config.kv_sizes.size(), config.layers));
+  QUIRE_TRY_STATUS(check_layer_list("sources of KV", config.kv_sources.size(), config.layers));
+  QUIRE_TRY_STATUS(check_layer_list("sizes of MLPs", config.mlp_sizes.size(), config.layers));
+  for (const tensor::KVLayerSize& size : config.kv_sizes) {
+    QUIRE_TRY_STATUS(check_kv_size(size, config.heads, names));
+  }
+  for (const std::int32_t size : config.mlp_sizes) {
+    QUIRE_TRY_STATUS(in_range(names.intermediate_size, size, 1, std::int64_t{1} << 20));
+  }
+  for (std::size_t layer = 0; layer < config.kv_sources.size(); ++layer) {
+    const auto source = static_cast<std::size_t>(config.kv_sources[layer]);
+    const bool fits =
+        source <= layer && config.stores(source) && config.kv_size(source) == config.kv_size(layer);
+    if (!fits) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("layer ", layer, " cannot read the KV of layer ", source)};
+    }
+  }
+  return {};
 }
 
 // Every layer is attention or of the one kind that the state is of, and one at least has KV.
@@ -157,140 +218,23 @@ Status check_mixers(const ModelConfig& config) {
   return config.state.validate();
 }
 
-void add_double(base::FieldHasher& hasher, double value) {
-  hasher.add_int(std::bit_cast<std::int64_t>(value));
-}
-
-void add_rotary(base::FieldHasher& hasher, const kernels::RotaryConfig& rotary) {
-  add_double(hasher, rotary.scale);
-  hasher.add_int(rotary.rotary_dim());
-  for (const double frequency : rotary.inverse_frequencies) {
-    add_double(hasher, frequency);
-  }
-}
-
-// Adds what few experts have. Others keep the digest that they always had.
-void add_expert_switches(base::FieldHasher& hasher, const Experts& experts) {
-  const Experts plain = {.count = experts.count,
-                         .chosen = experts.chosen,
-                         .intermediate_size = experts.intermediate_size,
-                         .rule = experts.rule};
-  if (experts == plain) {
-    return;
-  }
-  hasher.add("switches of experts");
-  add_double(hasher, experts.sum_epsilon);
-  add_double(hasher, experts.weight_scale);
-  for (const std::int64_t value :
-       {std::int64_t{experts.biases_choice}, std::int64_t{experts.shared_size},
-        std::int64_t{experts.gates_shared}, std::int64_t{experts.has_bias},
-        std::int64_t{experts.router_has_bias}}) {
-    hasher.add_int(value);
-  }
-}
-
-// Models without experts keep the digest that they always had.
-void add_experts(base::FieldHasher& hasher, const ModelConfig& config) {
-  if (config.mlps.empty()) {
-    return;
-  }
-  hasher.add("experts");
-  for (const std::int64_t value :
-       {std::int64_t{config.experts.count}, std::int64_t{config.experts.chosen},
-        std::int64_t{config.experts.intermediate_size},
-        static_cast<std::int64_t>(config.experts.rule)}) {
-    hasher.add_int(value);
-  }
-  add_expert_switches(hasher, config.experts);
-  for (const MlpKind kind : config.mlps) {
-    hasher.add_int(static_cast<std::int64_t>(kind));
-  }
-}
-
-// Adds what layers with a state decide. Models without them keep the digest they always had.
-void add_state(base::FieldHasher& hasher, const ModelConfig& config) {
-  if (config.mixers.empty()) {
-    return;
-  }
-  hasher.add("states computed token by token in fp32");
-  for (const MixerKind mixer : config.mixers) {
-    hasher.add_int(static_cast<std::int64_t>(mixer));
-  }
-  const StateShape& state = config.state;
-  for (const std::int32_t size :
-       {state.taps, state.channels, std::int32_t{state.bias}, state.key_heads, state.value_heads,
-        state.key_dim, state.value_dim, std::int32_t{state.keys_in_turn},
-        std::int32_t{config.gates_attention}}) {
-    hasher.add_int(size);
-  }
-  if (state.kind == MixerKind::kStateScan) {
-    hasher.add_int(std::int64_t{state.conv_bias});
-    add_double(hasher, state.least_step);
-    add_double(hasher, state.most_step);
-  }
-}
-
-// Adds the switches that plain models leave as they are, which keep the digest they always had.
-void add_switches(base::FieldHasher& hasher, const ModelConfig& config) {
-  const bool plain = !config.qk_norms_rows && config.norms == NormPlacement::kBefore &&
-                     config.activation == kernels::Activation::kSilu && config.scales == Scales{} &&
-                     config.ropes.empty();
-  if (plain) {
-    return;
-  }
-  hasher.add("switches");
-  hasher.add_int(std::int64_t{config.qk_norms_rows});
-  hasher.add_int(static_cast<std::int64_t>(config.norms));
-  hasher.add_int(static_cast<std::int64_t>(config.activation));
-  const Scales& scales = config.scales;
-  for (const double factor :
-       {static_cast<double>(config.embedding_factor()), scales.residual, scales.scores,
-        scales.score_cap, scales.logits, scales.logit_cap, scales.query_growth}) {
-    add_double(hasher, factor);
-  }
-  hasher.add_int(scales.query_length);
-  for (const RopeKind rope : config.ropes) {
-    hasher.add_int(static_cast<std::int64_t>(rope));
-  }
-  add_rotary(hasher, config.local_rotary);
-}
-
 }  // namespace
-
-void add_config(base::FieldHasher& hasher, const ModelConfig& config) {
-  for (const std::int64_t value :
-       {std::int64_t{config.vocab_size}, std::int64_t{config.hidden_size},
-        std::int64_t{config.intermediate_size}, std::int64_t{config.layers},
-        std::int64_t{config.heads}, std::int64_t{config.kv_heads}, std::int64_t{config.head_dim},
-        std::int64_t{config.tied_embeddings}, std::int64_t{config.qkv_bias},
-        std::int64_t{config.output_bias}, std::int64_t{config.mlp_bias},
-        std::int64_t{config.qk_norm}}) {
-    hasher.add_int(value);
-  }
-  add_double(hasher, config.norm_epsilon);
-  add_rotary(hasher, config.rotary);
-  for (const std::int32_t window : config.window_tokens) {
-    hasher.add_int(window);
-  }
-  if (config.has_sinks) {
-    hasher.add("sinks");
-  }
-  if (!config.gates_mlp) {
-    hasher.add("MLPs without a gate");
-  }
-  add_switches(hasher, config);
-  add_experts(hasher, config);
-  add_state(hasher, config);
-}
 
 LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
   const QkNorm normed = qk_norms_rows ? QkNorm::kRows : QkNorm::kHeads;
   const MixerKind mixer = mixers.empty() ? MixerKind::kAttention : mixers[layer];
-  const auto before = std::span(mixers).first(mixers.empty() ? 0 : layer);
-  const auto same = std::ranges::count_if(before, [&](MixerKind other) { return other == mixer; });
+  const std::size_t source =
+      kv_sources.empty() ? layer : static_cast<std::size_t>(kv_sources[layer]);
+  const tensor::KVLayerSize size =
+      mixer == MixerKind::kAttention ? kv_size(layer) : tensor::KVLayerSize();
   return {.mixer = mixer,
-          .group_index = static_cast<std::int32_t>(mixers.empty() ? static_cast<std::int64_t>(layer)
-                                                                  : std::int64_t{same}),
+          .group_index = group_index(source, mixer),
+          .kv_heads = size.kv_heads,
+          .head_dim = size.head_dim,
+          .stores_kv = source == layer,
+          .keys_are_values = full_keys_are_values && is_full(layer),
+          .norms_values = norms_values,
+          .mlp_size = mlp_sizes.empty() ? intermediate_size : mlp_sizes[layer],
           .gates_output = gates_attention,
           .window_tokens = window_tokens[layer],
           .rope = ropes.empty() ? RopeKind::kMain : ropes[layer],
@@ -300,10 +244,18 @@ LayerPlan ModelConfig::layer_plan(std::size_t layer) const {
           .mlp = mlps.empty() ? MlpKind::kDense : mlps[layer]};
 }
 
+// Returns the number of a layer among those that store KV, or that have a state.
+std::int32_t ModelConfig::group_index(std::size_t layer, MixerKind mixer) const {
+  std::int32_t before = 0;
+  for (std::size_t i = 0; i < layer; ++i) {
+    const bool same = mixers.empty() || mixers[i] == mixer;
+    before += same && stores(i) ? 1 : 0;
+  }
+  return before;
+}
+
 std::int32_t ModelConfig::kv_layers() const {
-  return mixers.empty()
-             ? layers
-             : static_cast<std::int32_t>(std::ranges::count(mixers, MixerKind::kAttention));
+  return group_index(static_cast<std::size_t>(layers), MixerKind::kAttention);
 }
 
 std::int32_t ModelConfig::state_layers() const {
@@ -342,8 +294,18 @@ tensor::StateGeometry ModelConfig::state_geometry() const {
   return geometry;
 }
 
-float ModelConfig::embedding_factor() const {
-  const auto factor = static_cast<float>(scales.embedding);
+std::int32_t ModelConfig::most_rotary_dim(RopeKind rope) const {
+  const auto known = std::ranges::find(ropes, rope);
+  if (latent.is_there() || kv_sizes.empty() || known == ropes.end()) {
+    return latent.is_there() ? latent.rope_dim : head_dim;
+  }
+  return kv_sizes[static_cast<std::size_t>(known - ropes.begin())].head_dim;
+}
+
+float ModelConfig::embedding_factor() const { return rounded_factor(scales.embedding); }
+
+float ModelConfig::rounded_factor(double exact) const {
+  const auto factor = static_cast<float>(exact);
   if (!scales.embedding_is_rounded || stored_dtype == tensor::DType::kFloat32) {
     return factor;
   }
@@ -358,7 +320,7 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 15> switches = {{
+  const std::array<std::pair<bool, std::string_view>, 19> switches = {{
       {config.experts.count > 0, "layers with experts"},
       {!config.mlps.empty(), "layers without an MLP"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
@@ -374,6 +336,11 @@ Status check_device_switches(const ModelConfig& config) {
       {scales.query_growth != 0.0, "queries that grow with their position"},
       {!config.mixers.empty(), "layers that carry a state"},
       {config.gates_attention, "a gate on the output of attention"},
+      {config.latent.is_there(), "attention over latents"},
+      {!config.kv_sizes.empty() || !config.kv_sources.empty(),
+       "layers whose KV differs or is shared"},
+      {config.norms_values, "a norm of values"},
+      {config.scales_layers || config.layer_inputs.size > 0, "inputs or factors of layers"},
   }};
   for (const auto& [is_on, name] : switches) {
     if (is_on) {
@@ -388,18 +355,26 @@ Status check_device_switches(const ModelConfig& config) {
 tensor::KVGeometry ModelConfig::kv_geometry(tensor::DType kv_dtype, std::int32_t block_tokens,
                                             tensor::KVFormat format) const {
   std::vector<int> windows;
+  std::vector<tensor::KVLayerSize> sizes;
+  int stored = 0;
   for (std::size_t layer = 0; layer < window_tokens.size(); ++layer) {
-    if (mixers.empty() || mixers[layer] == MixerKind::kAttention) {
+    if ((mixers.empty() || mixers[layer] == MixerKind::kAttention) && stores(layer)) {
       windows.push_back(window_tokens[layer]);
+      sizes.push_back(kv_size(layer));
+      stored = std::gcd(stored, (sizes.back().head_dim + 31) / 32 * 32);
     }
   }
+  const bool differ = std::ranges::adjacent_find(sizes, std::not_equal_to<>()) != sizes.end();
+  const tensor::KVLayerSize first =
+      sizes.empty() ? tensor::KVLayerSize{kv_heads, head_dim} : sizes.front();
   return {.layers = kv_layers(),
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
+          .kv_heads = first.kv_heads,
+          .head_dim = differ ? stored : first.head_dim,
           .dtype = kv_dtype,
           .block_tokens = block_tokens,
           .window_tokens = std::move(windows),
-          .format = format};
+          .format = format,
+          .layer_sizes = differ ? std::move(sizes) : std::vector<tensor::KVLayerSize>()};
 }
 
 Status ModelConfig::validate(const FieldNames& names) const {
@@ -413,12 +388,19 @@ Status ModelConfig::validate(const FieldNames& names) const {
   QUIRE_TRY_STATUS(in_range(names.layers, layers, 1, 1024));
   QUIRE_TRY_STATUS(in_range(names.context_length, context_length, 1, std::int64_t{1} << 28));
   QUIRE_TRY_STATUS(check_heads(*this, names));
-  QUIRE_TRY_STATUS(check_rotary(rotary, head_dim));
-  QUIRE_TRY_STATUS(check_rotary(local_rotary, head_dim));
+  QUIRE_TRY_STATUS(latent.validate());
+  QUIRE_TRY_STATUS(check_rotary(rotary, most_rotary_dim(RopeKind::kMain)));
+  QUIRE_TRY_STATUS(check_rotary(local_rotary, most_rotary_dim(RopeKind::kLocal)));
   QUIRE_TRY_STATUS(check_scales(scales));
   QUIRE_TRY_STATUS(check_windows(*this));
   QUIRE_TRY_STATUS(check_mlps(*this, names));
   QUIRE_TRY_STATUS(check_mixers(*this));
+  QUIRE_TRY_STATUS(check_layer_sizes(*this, names));
+  QUIRE_TRY_STATUS(in_range("the size of a layer's input", layer_inputs.size, 0, 1 << 16));
+  if (layer_inputs.size > 0) {
+    QUIRE_TRY_STATUS(in_range("the vocabulary of layers' inputs", layer_inputs.vocab_size,
+                              vocab_size, std::int64_t{1} << 21));
+  }
   if (!(norm_epsilon > 0.0 && norm_epsilon < 1.0)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat(names.norm_epsilon, " is ", norm_epsilon, "; must be in (0, 1)")};

@@ -12,6 +12,7 @@
 #include "quire/base/sha256.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/rotary.h"
+#include "quire/model/latent_shape.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_shape.h"
 #include "quire/result.h"
@@ -76,6 +77,18 @@ struct ModelConfig {
   // Which layers have KV (kAttention) and which the state of `state.kind`; empty: all have KV.
   std::vector<MixerKind> mixers;  // [layers]
   StateShape state;
+  // Sizes where attention is over latents. `kv_heads` is 1 then, and `head_dim` that of the KV.
+  LatentShape latent;
+  // [layers], or empty: all layers have `kv_heads` and `head_dim`.
+  std::vector<tensor::KVLayerSize> kv_sizes;
+  // [layers] layer whose KV a layer reads, its own number where it stores some; empty: all do.
+  std::vector<std::int32_t> kv_sources;
+  std::vector<std::int32_t> mlp_sizes;  // [layers] widths of dense MLPs; empty: intermediate_size
+  // Full layers have no projection of values: they are the keys', before their norm.
+  bool full_keys_are_values = false;
+  bool norms_values = false;   // each head of a value is normed, without a weight
+  bool scales_layers = false;  // a number of each layer multiplies the rows behind it
+  LayerInputShape layer_inputs;
   std::int32_t draft_layers = 0;  // of the file, behind the others: left out
   // The text part of a model of several parts, whose other tensors are left out.
   bool is_text_part = false;
@@ -92,6 +105,14 @@ struct ModelConfig {
 
   // Returns what is done in a layer. Precondition: layer < layers.
   [[nodiscard]] LayerPlan layer_plan(std::size_t layer) const;
+  // Returns whether a layer with attention has KV of its own.
+  [[nodiscard]] bool stores(std::size_t layer) const {
+    return kv_sources.empty() || kv_sources[layer] == static_cast<std::int32_t>(layer);
+  }
+  // Returns whether a layer sees all tokens, however long windows are.
+  [[nodiscard]] bool is_full(std::size_t layer) const {
+    return window_tokens[layer] == 0 && (ropes.empty() || ropes[layer] != RopeKind::kLocal);
+  }
   // Returns how many layers have KV, and how many a state.
   [[nodiscard]] std::int32_t kv_layers() const;
   [[nodiscard]] std::int32_t state_layers() const;
@@ -99,8 +120,17 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t mlp_parts() const { return gates_mlp ? 2 : 1; }
   // Returns the sizes of the model's state at one position.
   [[nodiscard]] tensor::StateGeometry state_geometry() const;
+  // Returns the sizes of the KV of a layer.
+  [[nodiscard]] tensor::KVLayerSize kv_size(std::size_t layer) const {
+    return kv_sizes.empty() ? tensor::KVLayerSize{kv_heads, head_dim} : kv_sizes[layer];
+  }
+  // Returns a factor on rows of an embedding as it is applied.
+  [[nodiscard]] float rounded_factor(double factor) const;
   // Returns the factor on rows of the embedding as it is applied.
   [[nodiscard]] float embedding_factor() const;
+  // Returns the size of what a rope turns at most: a head of its layers, or the rotated part of
+  // one.
+  [[nodiscard]] std::int32_t most_rotary_dim(RopeKind rope) const;
   // Returns the factor on scores of attention.
   [[nodiscard]] double score_scale() const;
 
@@ -110,6 +140,9 @@ struct ModelConfig {
   [[nodiscard]] tensor::KVGeometry kv_geometry(
       tensor::DType kv_dtype, std::int32_t block_tokens,
       tensor::KVFormat format = tensor::KVFormat::kPlain) const;
+
+ private:
+  [[nodiscard]] std::int32_t group_index(std::size_t layer, MixerKind mixer) const;
 };
 
 // Parses a config.json. Fails with kUnsupported, by name, for a field that changes the result and

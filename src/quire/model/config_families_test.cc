@@ -466,6 +466,109 @@ TEST(ExpertGgufKeys, SharedMlpsAndSigmoidsAreOfTheArchitecture) {
   EXPECT_THAT(lfm2(1).try_parse().error().message, HasSubstr("only sigmoid, 2"));
 }
 
+// A file of latents whose heads are said as newer files do it.
+Gguf deepseek2() {
+  Gguf file("deepseek2");
+  for (const auto& [name, value] :
+       std::vector<std::pair<std::string_view, std::uint32_t>>{{"attention.kv_lora_rank", 6},
+                                                               {"attention.key_length", 10},
+                                                               {"attention.value_length", 6},
+                                                               {"attention.key_length_mla", 7},
+                                                               {"attention.value_length_mla", 5},
+                                                               {"rope.dimension_count", 4},
+                                                               {"expert_count", 8},
+                                                               {"expert_used_count", 2},
+                                                               {"expert_feed_forward_length", 3},
+                                                               {"leading_dense_block_count", 1}}) {
+    file.set(name, value);
+  }
+  return file;
+}
+
+TEST(Deepseek2Gguf, TheRouterTellsWhichFamilyItIs) {
+  const ModelConfig second = deepseek2().set("expert_shared_count", 2U).parse();
+  EXPECT_EQ(second.family, "deepseek_v2");
+  EXPECT_EQ(second.kv_heads, 1);
+  EXPECT_EQ(second.head_dim, 10);
+  EXPECT_EQ(second.latent.plain_dim, 3);
+  EXPECT_EQ(second.latent.value_dim, 5);
+  EXPECT_EQ(second.latent.query_rank, 0);
+  EXPECT_EQ(second.experts.rule, RouterRule::kSoftmaxOfAll);
+  EXPECT_EQ(second.experts.shared_size, 6);
+  EXPECT_EQ(second.rotary.rotary_dim(), 4);
+  const ModelConfig third = deepseek2()
+                                .set("expert_shared_count", 1U)
+                                .set("expert_gating_func", 2U)
+                                .set("expert_weights_norm", true)
+                                .set("expert_group_count", 4U)
+                                .set("expert_group_used_count", 2U)
+                                .set("attention.q_lora_rank", 9U)
+                                .set("nextn_predict_layers", 1U)
+                                .parse();
+  EXPECT_EQ(third.family, "deepseek_v3");
+  EXPECT_EQ(third.latent.query_rank, 9);
+  EXPECT_EQ(third.experts.rule, RouterRule::kSigmoidOfChosen);
+  EXPECT_EQ(third.experts.groups, 4);
+  EXPECT_EQ(third.layers, 5);
+  EXPECT_EQ(third.draft_layers, 1);
+}
+
+TEST(Deepseek2Gguf, WhatDoesNotAddUpIsNamed) {
+  const auto message = [](Gguf& file) {
+    const auto config = file.try_parse();
+    return config.ok() ? std::string("accepted") : config.error().message;
+  };
+  EXPECT_THAT(message(deepseek2().set("expert_shared_count", 0U)),
+              HasSubstr("deepseek2.expert_shared_count is 0; must be in [1, 8]"));
+  EXPECT_THAT(message(deepseek2()
+                          .set("expert_shared_count", 1U)
+                          .set("expert_group_count", 3U)
+                          .set("expert_group_used_count", 1U)),
+              HasSubstr("8 experts are no 3 groups"));
+  EXPECT_THAT(message(deepseek2().set("nextn_predict_layers", 6U)),
+              HasSubstr("deepseek2.nextn_predict_layers is 6 of 6 layers"));
+  EXPECT_THAT(message(Gguf("deepseek2").set("attention.key_length", 10U)),
+              HasSubstr("deepseek2.attention.kv_lora_rank is 0"));
+}
+
+Gguf gemma4() {
+  return Gguf("gemma4")
+      .set("attention.key_length", 64U)
+      .set("attention.key_length_swa", 32U)
+      .set("attention.sliding_window", 16U)
+      .set("attention.sliding_window_pattern",
+           std::vector<bool>{true, false, true, false, true, false})
+      .set("embedding_length_per_layer_input", 4U);
+}
+
+TEST(Gemma4Gguf, ReadsSizesOfLayersAndWhoseKvTheyRead) {
+  const ModelConfig config = gemma4().set("attention.shared_kv_layers", 2U).parse();
+  EXPECT_EQ(config.kv_sizes[0].head_dim, 32);
+  EXPECT_EQ(config.kv_sizes[1].head_dim, 64);
+  EXPECT_THAT(config.kv_sources, ElementsAre(0, 1, 2, 3, 2, 3));
+  EXPECT_EQ(config.local_rotary.rotary_dim(), 32);
+  EXPECT_EQ(config.rotary.rotary_dim(), 64);
+  EXPECT_EQ(config.layer_inputs.size, 4);
+  EXPECT_EQ(config.layer_inputs.vocab_size, 5);
+  EXPECT_EQ(config.score_scale(), 1.0);
+}
+
+TEST(Gemma4Gguf, WhatDoesNotAddUpIsNamed) {
+  const auto message = [](Gguf& file) {
+    const auto config = file.try_parse();
+    return config.ok() ? std::string("accepted") : config.error().message;
+  };
+  EXPECT_THAT(message(gemma4().set("attention.shared_kv_layers", 6U)),
+              HasSubstr("gemma4.attention.shared_kv_layers is 6; must be in [0, 5]"));
+  EXPECT_THAT(message(gemma4().set("attention.shared_kv_layers", 5U)),
+              HasSubstr("no layer before those has attention as layer 1"));
+  EXPECT_THAT(message(Gguf("gemma4")
+                          .set("attention.key_length", 64U)
+                          .set("attention.key_length_swa", 1U)
+                          .set("attention.sliding_window", 16U)),
+              HasSubstr("gemma4.attention.key_length_swa is 1; must be in [2"));
+}
+
 TEST(FamilyGguf, KeysOfOtherArchitecturesStayRefused) {
   const auto message = [](Gguf& file) {
     const auto config = file.try_parse();

@@ -18,6 +18,7 @@
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
 #include "quire/model/layer_mixers.h"
+#include "quire/model/layer_plan.h"
 #include "quire/model/rope.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -275,7 +276,7 @@ FieldNames field_names(const Metadata& metadata) {
           .norm_epsilon = named("attention.layer_norm_rms_epsilon")};
 }
 
-Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool has_states,
+Status read_shape(const Metadata& metadata, const TensorInfo& embedding, const Family& family,
                   ModelConfig& config) {
   constexpr std::int64_t kRequired = -1, kAbsent = 0;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
@@ -288,7 +289,8 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool ha
   QUIRE_TRY(config.layers, metadata.count("block_count", kRequired));
   QUIRE_TRY(config.heads, metadata.count("attention.head_count", kRequired));
   QUIRE_TRY(const std::int64_t kv_heads,
-            read_kv_heads(metadata.file, metadata.key("attention.head_count_kv"), has_states));
+            read_kv_heads(metadata.file, metadata.key("attention.head_count_kv"),
+                          {.has_states = family.has_states, .differ = family.kv_by_layer}));
   config.kv_heads =
       static_cast<std::int32_t>(std::min(kv_heads < 0 ? config.heads : kv_heads, kMost));
   QUIRE_TRY(config.context_length, metadata.count("context_length", kRequired));
@@ -299,7 +301,7 @@ Status read_shape(const Metadata& metadata, const TensorInfo& embedding, bool ha
             metadata.count("attention.key_length", config.hidden_size / config.heads));
   QUIRE_TRY(const std::int32_t value_dim,
             metadata.count("attention.value_length", config.head_dim));
-  if (value_dim != config.head_dim) {
+  if (value_dim != config.head_dim && !metadata.has("attention.kv_lora_rank")) {
     return {ErrorCode::kUnsupported,
             base::str_cat("value heads of ", value_dim, " beside key heads of ", config.head_dim,
                           " are not implemented")};
@@ -386,12 +388,12 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
   spec.context_length = config.context_length;
   spec.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base"));
   QUIRE_TRY(spec.theta, metadata.number("rope.freq_base", spec.theta));
-  QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", config.head_dim));
-  if (spec.rotary_dim > config.head_dim ||
-      (spec.rotary_dim != config.head_dim && !family.partial_rotary)) {
+  const std::int32_t most = config.most_rotary_dim(RopeKind::kMain);
+  QUIRE_TRY(spec.rotary_dim, metadata.count("rope.dimension_count", most));
+  if (spec.rotary_dim > most || (spec.rotary_dim != most && !family.partial_rotary)) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF key ", metadata.key("rope.dimension_count"), " is ",
-                          spec.rotary_dim, " for heads of ", config.head_dim)};
+                          spec.rotary_dim, " for heads of ", most)};
   }
   QUIRE_TRY_STATUS(read_scaling(metadata, spec));
   spec.truncate = family.gguf_yarn_truncates;
@@ -418,7 +420,7 @@ Result<RopeSpec> read_rope(const Metadata& metadata, const Family& family,
 
 // Returns the rope of layers with a window, if they have one of their own; it is never scaled.
 Result<std::optional<RopeSpec>> read_local_rope(const Metadata& metadata, const Family& family,
-                                                const RopeSpec& main) {
+                                                const ModelConfig& config, const RopeSpec& main) {
   if (!family.rope_by_kind) {
     return std::optional<RopeSpec>();
   }
@@ -426,7 +428,8 @@ Result<std::optional<RopeSpec>> read_local_rope(const Metadata& metadata, const 
   local.theta_name = base::str_cat("GGUF key ", metadata.key("rope.freq_base_swa"));
   const double usual = family.local_theta == 0.0 ? main.theta : family.local_theta;
   QUIRE_TRY(local.theta, metadata.number("rope.freq_base_swa", usual));
-  local.rotary_dim = main.rotary_dim;
+  local.rotary_dim =
+      config.kv_sizes.empty() ? main.rotary_dim : config.most_rotary_dim(RopeKind::kLocal);
   local.context_length = main.context_length;
   return std::optional<RopeSpec>(std::move(local));
 }
@@ -483,7 +486,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   }
   ModelConfig config;
   config.family = family->name;
-  QUIRE_TRY_STATUS(read_shape(metadata, *embedding, family->has_states, config));
+  QUIRE_TRY_STATUS(read_shape(metadata, *embedding, *family, config));
   const FieldNames names = field_names(metadata);
   QUIRE_TRY_STATUS(config.validate(names));  // before the shape sizes anything
   QUIRE_TRY_STATUS(check_attention_scale(metadata, *family, config));
@@ -494,7 +497,7 @@ Result<ModelConfig> config_from_gguf(const GgufFile& file) {
   }
   QUIRE_TRY_STATUS(read_ends(file, config));
   QUIRE_TRY(const auto spec, read_rope(metadata, *family, config));
-  QUIRE_TRY(const auto local, read_local_rope(metadata, *family, spec));
+  QUIRE_TRY(const auto local, read_local_rope(metadata, *family, config, spec));
   QUIRE_TRY_STATUS(finish_config(spec, local, names, config));
   return config;
 }

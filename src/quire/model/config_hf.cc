@@ -15,6 +15,7 @@
 #include "quire/model/config_internal.h"
 #include "quire/model/family.h"
 #include "quire/model/hf_fields.h"
+#include "quire/model/layer_plan.h"
 #include "quire/model/rope.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
@@ -308,9 +309,17 @@ Result<double> partial_factor(JsonView json, JsonView block, const Family& famil
   return factor;
 }
 
-// Reads one block; `theta` is for a block that does not name one.
-Result<RopeSpec> read_rope(JsonView json, JsonView block, double theta, const Family& family,
+// A block, and the theta of one that does not name any.
+struct RopeSource {
+  JsonView block;
+  double theta = 0;
+  RopeKind rope = RopeKind::kMain;
+};
+
+// Reads one block.
+Result<RopeSpec> read_rope(JsonView json, const RopeSource& source, const Family& family,
                            const ModelConfig& config, Refused& refused) {
+  const JsonView block = source.block;
   RopeSpec spec;
   QUIRE_TRY(const auto old_name, base::get_string(block, "type", "default"));
   QUIRE_TRY(spec.type, base::get_string(block, "rope_type", old_name));
@@ -318,9 +327,15 @@ Result<RopeSpec> read_rope(JsonView json, JsonView block, double theta, const Fa
     spec.type = family.yarn;
   }
   spec.theta_name = "\"rope_theta\"";
-  QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", theta));
-  QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
-  spec.rotary_dim = static_cast<std::int32_t>(config.head_dim * factor);
+  QUIRE_TRY(spec.theta, base::get_double(block, "rope_theta", source.theta));
+  const std::int32_t room = config.most_rotary_dim(source.rope);
+  if (spec.type == "proportional") {
+    spec.rotary_dim = room;
+    QUIRE_TRY(spec.turned, base::get_double(block, "partial_rotary_factor", 1.0));
+  } else {
+    QUIRE_TRY(const double factor, partial_factor(json, block, family, refused));
+    spec.rotary_dim = static_cast<std::int32_t>(room * factor);
+  }
   spec.context_length = config.context_length;
   QUIRE_TRY_STATUS(read_scaling(block, spec));
   // Phi-3 has this field outside of the block, where it takes precedence.
@@ -344,15 +359,20 @@ Status read_rope_and_finish(JsonView json, const Family& family, ModelConfig& co
   Json usual;
   if (blocks.main.is_null() && !family.default_rope.empty()) {
     QUIRE_TRY(usual, base::parse_json(family.default_rope, "the usual rope"));
-    blocks.main = usual;
+    blocks = {.main = usual, .local = JsonView()};
+    if (family.rope_by_kind) {
+      blocks = {.main = blocks.main.find("full_attention"),
+                .local = blocks.main.find("sliding_attention")};
+    }
   }
   QUIRE_TRY(const double theta, base::get_double(json, "rope_theta", family.defaults.theta));
-  QUIRE_TRY(const RopeSpec spec, read_rope(json, blocks.main, theta, family, config, refused));
+  QUIRE_TRY(const RopeSpec spec, read_rope(json, {blocks.main, theta}, family, config, refused));
   std::optional<RopeSpec> local;
   if (family.rope_by_kind) {
     const double usual = family.local_theta == 0.0 ? theta : family.local_theta;
     QUIRE_TRY(const double local_theta, base::get_double(json, "rope_local_base_freq", usual));
-    QUIRE_TRY(local, read_rope(json, blocks.local, local_theta, family, config, refused));
+    QUIRE_TRY(local, read_rope(json, {blocks.local, local_theta, RopeKind::kLocal}, family, config,
+                               refused));
   }
   return finish_config(spec, local, field_names(json), config);
 }

@@ -27,6 +27,8 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/kv_writer.h"
+#include "quire/model/latent_attention.h"
+#include "quire/model/layer_inputs.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/layer_rotary.h"
 #include "quire/model/mlp.h"
@@ -127,6 +129,9 @@ struct CpuBackend final : DecoderBackend {
   AlignedBuffer<float> output;              // [T, H], of a part of a layer that is normed or scaled
   kernels::PackedRows packed;               // the input of the matrix product in hand
   StateLayers state_layers{context, config};
+  LatentAttention latent_attention{context, config};
+  LayerInputs layer_inputs{context, config};
+  std::vector<float> ones;         // [head_dim], the weight of a norm without one
   std::vector<PagedKVView> views;  // [formats] of the layer in hand
   Mlp mlp;
   KVWriter kv_writer;
@@ -175,6 +180,7 @@ struct CpuBackend final : DecoderBackend {
   void finish_mixer(const LayerCall& call, const LinearWeights& last, std::span<float> out,
                     std::span<float>& x, Stopwatch& watch);
   void mlp_block(std::size_t index, std::span<float> x, std::int64_t rows, Stopwatch& watch);
+  void finish_layer(const LayerCall& call, std::span<float> x, Stopwatch& watch);
   void finish_logits(std::span<float> out);
 };
 
@@ -201,15 +207,39 @@ void CpuBackend::linear(const kernels::PackedWeights& matrix, const Input& input
 void CpuBackend::project(std::size_t index, std::span<const float> x, std::int64_t rows,
                          const QKV& to, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[index];
-  linear(layer.qkv.weights, {x, rows, layer.attention_norm}, to.q, {.bias = layer.qkv.bias}, watch);
-  if (layers[index].qk_norm == QkNorm::kNone) {
+  if (config.latent.is_there()) {
+    watch.lap(timing.other);
+    latent_attention.project(layer, x, rows, {to.q, to.k, to.v, to.stride}, linear_scratch);
+    watch.lap(timing.linear);
     return;
   }
-  const bool by_row = layers[index].qk_norm == QkNorm::kRows;
+  const LayerPlan& plan = layers[index];
+  watch.lap(timing.other);
+  pack(layer.qkv.weights, {x, rows, layer.attention_norm});
+  kernels::linear(context, layer.qkv.weights, packed, {to.q, to.stride}, {.bias = layer.qkv.bias},
+                  linear_scratch);
+  watch.lap(timing.linear);
+  if (plan.keys_are_values && plan.stores_kv) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(to.k.begin() + row * to.stride, std::int64_t{plan.kv_heads} * plan.head_dim,
+                  to.v.begin() + row * to.stride);
+    }
+  }
+  if (plan.norms_values && plan.stores_kv) {
+    ones.resize(static_cast<std::size_t>(plan.head_dim), 1.0f);
+    kernels::rms_norm_heads(context, {to.v, to.stride, rows, plan.kv_heads}, ones,
+                            config.norm_epsilon);
+  }
+  if (plan.qk_norm == QkNorm::kNone) {
+    return;
+  }
+  const bool by_row = plan.qk_norm == QkNorm::kRows;
   kernels::rms_norm_heads(context, {to.q, to.stride, rows, by_row ? 1 : config.heads}, layer.q_norm,
                           config.norm_epsilon);
-  kernels::rms_norm_heads(context, {to.k, to.stride, rows, by_row ? 1 : config.kv_heads},
-                          layer.k_norm, config.norm_epsilon);
+  if (plan.stores_kv) {
+    kernels::rms_norm_heads(context, {to.k, to.stride, rows, by_row ? 1 : plan.kv_heads},
+                            layer.k_norm, config.norm_epsilon);
+  }
 }
 
 CpuBackend::Target CpuBackend::target_of(const LayerPlan& plan, std::span<float> x) {
@@ -240,7 +270,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
   const std::span<float> lse =
       weighs ? rows_in(attention_lse, rows, config.heads) : std::span<float>();
   attention::run(context,
-                 {.shape = plans.shape(),
+                 {.shape = plans.shape(call.index),
                   .entries = window.entries,
                   .plan = &window.plan,
                   .window_tokens = window.window_tokens,
@@ -254,7 +284,7 @@ void CpuBackend::attend(const LayerCall& call, const QKV& from, std::span<float>
                  call.views.front(), attention_scratch);
   if (weighs) {
     attention::add_mass(context,
-                        {.shape = plans.shape(),
+                        {.shape = plans.shape(call.index),
                          .entries = window.entries,
                          .plan = &window.plan,
                          .window_tokens = window.window_tokens,
@@ -276,7 +306,7 @@ void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
                    .v = parts.v,
                    .k_stride = parts.stride,
                    .v_stride = parts.stride,
-                   .head_dim = config.head_dim,
+                   .head_dim = layers[call.index].head_dim,
                    .rotary = &plans.key_rotary(layers[call.index].rope),
                    .refused = refused,
                    .errors = call.batch.kv_errors});
@@ -288,9 +318,11 @@ void CpuBackend::store_kv(const LayerCall& call, const QKV& parts) {
 bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Stopwatch& watch) {
   const LayerWeights& layer = weights.layers[call.index];
   const auto rows = static_cast<std::int64_t>(call.batch.token_ids.size());
-  const std::int64_t q_width = std::int64_t{config.heads} * config.head_dim;
-  const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
-  const bool gates = layers[call.index].gates_output;
+  const LayerPlan& plan = layers[call.index];
+  const std::int64_t q_width = std::int64_t{config.heads} * plan.head_dim;
+  const std::int64_t kv_width =
+      plan.stores_kv ? std::int64_t{plan.kv_heads} * plan.head_dim : std::int64_t{0};
+  const bool gates = plan.gates_output;
   QKV parts{.stride = q_width + 2 * kv_width + (gates ? q_width : 0)};
   parts.q = rows_in(qkv, rows, parts.stride);
   parts.k = parts.q.subspan(static_cast<std::size_t>(q_width));
@@ -308,8 +340,9 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     return false;
   }
   const LayerBand* band = call.batch.band;
-  if (band != nullptr ? band->stores_layer(static_cast<std::int64_t>(call.index))
-                      : probe == nullptr || probe->values_layer < 0) {
+  const bool stores = band != nullptr ? band->stores_layer(static_cast<std::int64_t>(call.index))
+                                      : probe == nullptr || probe->values_layer < 0;
+  if (stores && plan.stores_kv) {
     store_kv(call, parts);
   }
   if (band != nullptr && std::cmp_equal(call.index, band->last)) {
@@ -326,9 +359,13 @@ bool CpuBackend::attention_block(const LayerCall& call, std::span<float>& x, Sto
     (*probe->queries)({static_cast<int>(call.index), parts.q, parts.stride,
                        &plans.key_rotary(layers[call.index].rope)});
   }
-  const auto out = rows_in(attended, rows, q_width);
+  auto out = rows_in(attended, rows, q_width);
   attend(call, parts, out);
   watch.lap(timing.attention);
+  if (config.latent.is_there()) {
+    out = latent_attention.values_of(layer, out, rows, linear_scratch);
+    watch.lap(timing.linear);
+  }
   if (gates) {
     gate_rows(context, parts.gates, parts.stride, out, q_width);
   }
@@ -410,6 +447,22 @@ void CpuBackend::mlp_block(std::size_t index, std::span<float> x, std::int64_t r
   add_output(target, layer.mlp_out_norm, x);
 }
 
+// Adds what the layer makes of its own inputs to x [rows, H], and scales x, where a layer does so.
+void CpuBackend::finish_layer(const LayerCall& call, std::span<float> x, Stopwatch& watch) {
+  const LayerWeights& layer = weights.layers[call.index];
+  if (config.layer_inputs.size > 0) {
+    const bool is_last = call.index + 1 == weights.layers.size();
+    watch.lap(timing.other);
+    layer_inputs.add(layer, call.index,
+                     is_last ? call.batch.logit_rows : std::span<const std::int32_t>(), x,
+                     linear_scratch);
+    watch.lap(timing.linear);
+  }
+  if (!layer.scale.empty()) {
+    kernels::scale(context, layer.scale.front(), x);
+  }
+}
+
 void CpuBackend::finish_logits(std::span<float> out) {
   const Scales& scales = config.scales;
   if (scales.logits != 1.0) {
@@ -423,14 +476,19 @@ void CpuBackend::finish_logits(std::span<float> out) {
 // Returns x [T, H] before the first layer of the pass.
 std::span<float> CpuBackend::rows_before_layers(const ForwardBatch& batch) {
   const auto x = rows_in(residual, std::ssize(batch.token_ids), config.hidden_size);
-  if (batch.band != nullptr && batch.band->first > 0) {
-    std::ranges::copy(batch.band->before, x.begin());
-    return x;
+  const bool begins_later = batch.band != nullptr && batch.band->first > 0;
+  if (!begins_later || config.layer_inputs.size > 0) {
+    const bool tied = config.tied_embeddings;
+    kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
+    if (const float factor = config.embedding_factor(); factor != 1.0f) {
+      kernels::scale(context, factor, x);
+    }
   }
-  const bool tied = config.tied_embeddings;
-  kernels::embed(context, tied ? weights.head : weights.embedding, batch.token_ids, x);
-  if (const float factor = config.embedding_factor(); factor != 1.0f) {
-    kernels::scale(context, factor, x);
+  if (config.layer_inputs.size > 0) {
+    layer_inputs.prepare(weights, batch.token_ids, x, linear_scratch);
+  }
+  if (begins_later) {
+    std::ranges::copy(batch.band->before, x.begin());
   }
   return x;
 }
@@ -472,6 +530,7 @@ bool CpuBackend::run_layers(const ForwardBatch& batch, std::span<const PagedKVVi
       return false;
     }
     mlp_block(layer, x, std::ssize(x) / config.hidden_size, watch);
+    finish_layer({batch, views, layer, probe}, x, watch);
   }
   return band == nullptr;
 }

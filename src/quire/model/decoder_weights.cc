@@ -63,7 +63,8 @@ WeightFormat weight_format(const ModelConfig& config, WeightRole role, WeightFor
   if (is_router(role)) {
     return WeightFormat::kF32;
   }
-  if (role == WeightRole::kEmbedding && quantised) {
+  const bool is_looked_up = role == WeightRole::kEmbedding || role == WeightRole::kLayerEmbedding;
+  if (is_looked_up && quantised) {
     return WeightFormat::kBf16;
   }
   if (role == WeightRole::kHead && config.tied_embeddings && quantised) {

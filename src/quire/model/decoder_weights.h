@@ -9,6 +9,7 @@
 
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
+#include "quire/model/latent_weights.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_weights.h"
 #include "quire/result.h"
@@ -31,16 +32,29 @@ struct LayerWeights {
   };
   LinearWeights router;            // [experts, hidden], fp32
   std::vector<float> choice_bias;  // [experts] or empty
-  std::vector<Expert> experts;     // all gate_up have one format, and all down
-  Expert shared;                   // MLP for all rows beside them, if there is one
-  LinearWeights shared_gate;       // [1, hidden], fp32
-  StateWeights state;              // instead of q_norm to output
+  // Norms of inputs of the router and of the experts, then of outputs of the MLP beside them and of
+  // the experts, [hidden]. Factors on weights, [experts]. Empty where Experts has none.
+  std::vector<float> router_norm, experts_norm, shared_out_norm, experts_out_norm, expert_scales;
+  std::vector<Expert> experts;  // all gate_up have one format, and all down
+  Expert shared;                // MLP for all rows beside them, if there is one
+  LinearWeights shared_gate;    // [1, hidden], fp32
+  StateWeights state;           // instead of q_norm to output
+  LatentWeights latent;         // qkv has queries, latents and shared keys then
+  // Weights of a layer's own input of each token: [size, hidden], [hidden, size], [hidden].
+  LinearWeights input_gate, input_projection;
+  std::vector<float> input_norm;
+  std::vector<float> scale;  // [1] or empty: multiplies the rows behind the layer
 };
 
 struct DecoderWeights {
   kernels::PackedWeights embedding;  // [vocab, hidden]; empty when the head serves as such
   kernels::PackedWeights head;       // [vocab, hidden]
   std::vector<float> final_norm;     // [hidden]
+  // Weights that make the layers' inputs of a token: [vocab, layers * size], [layers * size,
+  // hidden], [size].
+  kernels::PackedWeights layer_embedding;
+  LinearWeights layer_projection;
+  std::vector<float> layer_input_norm;
   std::vector<LayerWeights> layers;
 };
 
@@ -74,6 +88,23 @@ enum class WeightRole : std::uint8_t {
   kDecay,
   kDecayShift,
   kStateSkip,
+  kRouterNorm,
+  kExpertsNorm,
+  kSharedOutNorm,
+  kExpertsOutNorm,
+  kExpertScales,
+  kLayerEmbedding,
+  kLayerProjection,
+  kLayerInputNorm,
+  kInputGate,
+  kInputProjection,
+  kInputNorm,
+  kLayerScale,
+  kLatentQueryNorm,
+  kLatentNorm,
+  kLatentQueries,
+  kLatentKeys,
+  kLatentValues,
 };
 
 // Matrices that stay fp32, whatever is asked for.
@@ -93,6 +124,7 @@ struct WeightId {
   int layer = -1;
   bool bias = false;
   int expert = -1;  // of the layer; -1 for what is no expert's
+  int head = -1;    // of attention over latents; -1 for what is no head's
 };
 
 // Gets each weight as soon as it is there, in the order of visit_weights; whoever gives it lets it
@@ -194,6 +226,16 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
     QUIRE_TRY_STATUS(
         visitor.vector({WeightRole::kChoiceBias, index}, layer.choice_bias, experts.count));
   }
+  if (experts.has_norms) {
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kRouterNorm, index}, layer.router_norm, hidden));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kExpertsNorm, index}, layer.experts_norm, hidden));
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kSharedOutNorm, index}, layer.shared_out_norm, hidden));
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kExpertsOutNorm, index}, layer.experts_out_norm, hidden));
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kExpertScales, index}, layer.expert_scales, experts.count));
+  }
   for (int i = 0; i < experts.count; ++i) {
     auto& expert = layer.experts[static_cast<std::size_t>(i)];
     QUIRE_TRY_STATUS(visit_linear(expert.gate_up, {WeightRole::kExpertGateUp, index, false, i},
@@ -207,29 +249,70 @@ Status visit_experts(const ModelConfig& config, Layer& layer, int index, Visitor
 template <class Layer, class Visitor>
 Status visit_mlp(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const std::int64_t hidden = config.hidden_size;
-  const std::int64_t inner = config.intermediate_size;
+  const std::int64_t inner = config.layer_plan(static_cast<std::size_t>(index)).mlp_size;
   QUIRE_TRY_STATUS(visit_linear(layer.gate_up, {WeightRole::kGateUp, index}, config.mlp_bias,
                                 config.mlp_parts() * inner, hidden, visitor));
   return visit_linear(layer.down, {WeightRole::kDown, index}, config.mlp_bias, hidden, inner,
                       visitor);
 }
 
+// Visits what attention over latents has between its first and its last projection.
+template <class Visited, class Visitor>
+Status visit_latent(const ModelConfig& config, Visited& latent, int index, Visitor& visitor) {
+  const LatentShape& shape = config.latent;
+  if (shape.query_rank > 0) {
+    QUIRE_TRY_STATUS(
+        visitor.vector({WeightRole::kLatentQueryNorm, index}, latent.query_norm, shape.query_rank));
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLatentQueries, index}, latent.queries.weights,
+                                    shape.queries_width(config.heads), shape.query_rank));
+  }
+  QUIRE_TRY_STATUS(visitor.vector({WeightRole::kLatentNorm, index}, latent.norm, shape.rank));
+  if constexpr (!std::is_const_v<Visited>) {
+    latent.keys.resize(static_cast<std::size_t>(config.heads));
+    latent.values.resize(static_cast<std::size_t>(config.heads));
+  }
+  for (int head = 0; head < config.heads; ++head) {
+    const auto i = static_cast<std::size_t>(head);
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLatentKeys, index, false, -1, head},
+                                    latent.keys[i].weights, shape.rank, shape.plain_dim));
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLatentValues, index, false, -1, head},
+                                    latent.values[i].weights, shape.value_dim, shape.rank));
+  }
+  return {};
+}
+
+// Visits attention over latents, between the norms of its layer.
+template <class Layer, class Visitor>
+Status visit_latent_attention(const ModelConfig& config, Layer& layer, int index,
+                              Visitor& visitor) {
+  QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kQkv, index}, layer.qkv.weights,
+                                  config.latent.down_width(config.heads), config.hidden_size));
+  QUIRE_TRY_STATUS(visit_latent(config, layer.latent, index, visitor));
+  return visitor.matrix({WeightRole::kOutput, index}, layer.output.weights, config.hidden_size,
+                        std::int64_t{config.heads} * config.latent.value_dim);
+}
+
 // Visits what a layer of attention has between its norms.
 template <class Layer, class Visitor>
 Status visit_attention(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t heads_width = std::int64_t{config.heads} * config.head_dim;
-  const std::int64_t kv_width = std::int64_t{config.kv_heads} * config.head_dim;
+  if (config.latent.is_there()) {
+    return visit_latent_attention(config, layer, index, visitor);
+  }
   const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(index));
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t heads_width = std::int64_t{config.heads} * plan.head_dim;
+  const std::int64_t kv_width = std::int64_t{plan.kv_heads} * plan.head_dim;
   const std::int64_t gates = plan.gates_output ? heads_width : 0;
   QUIRE_TRY_STATUS(visit_linear(layer.qkv, {WeightRole::kQkv, index}, config.qkv_bias,
-                                heads_width + 2 * kv_width + gates, hidden, visitor));
+                                heads_width + plan.kv_parts() * kv_width + gates, hidden, visitor));
   if (plan.qk_norm != QkNorm::kNone) {
     const bool rows = plan.qk_norm == QkNorm::kRows;
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kQNorm, index}, layer.q_norm,
-                                    rows ? heads_width : config.head_dim));
-    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm,
-                                    rows ? kv_width : config.head_dim));
+                                    rows ? heads_width : plan.head_dim));
+    if (plan.stores_kv) {
+      QUIRE_TRY_STATUS(visitor.vector({WeightRole::kKNorm, index}, layer.k_norm,
+                                      rows ? kv_width : plan.head_dim));
+    }
   }
   if (config.has_sinks) {
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kSinks, index}, layer.sinks, config.heads));
@@ -256,6 +339,37 @@ Status visit_mixer(const ModelConfig& config, Layer& layer, int index, Visitor& 
   return {};
 }
 
+// Visits what a layer does with its own input, and the factor on its rows.
+template <class Layer, class Visitor>
+Status visit_input(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t size = config.layer_inputs.size;
+  if (size > 0) {
+    QUIRE_TRY_STATUS(
+        visitor.matrix({WeightRole::kInputGate, index}, layer.input_gate.weights, size, hidden));
+    QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kInputProjection, index},
+                                    layer.input_projection.weights, hidden, size));
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kInputNorm, index}, layer.input_norm, hidden));
+  }
+  return config.scales_layers ? visitor.vector({WeightRole::kLayerScale, index}, layer.scale, 1)
+                              : Status();
+}
+
+// Visits what makes the layers' inputs of a token.
+template <class Weights, class Visitor>
+Status visit_layer_inputs(const ModelConfig& config, Weights& weights, Visitor& visitor) {
+  const LayerInputShape& shape = config.layer_inputs;
+  if (shape.size == 0) {
+    return {};
+  }
+  const std::int64_t width = std::int64_t{shape.size} * config.layers;
+  QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLayerEmbedding}, weights.layer_embedding,
+                                  shape.vocab_size, width));
+  QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kLayerProjection}, weights.layer_projection.weights,
+                                  width, config.hidden_size));
+  return visitor.vector({WeightRole::kLayerInputNorm}, weights.layer_input_norm, shape.size);
+}
+
 template <class Layer, class Visitor>
 Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& visitor) {
   const std::int64_t hidden = config.hidden_size;
@@ -264,7 +378,7 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
     QUIRE_TRY_STATUS(visit_mixer(config, layer, index, visitor));
   }
   if (plan.mlp == MlpKind::kNone) {
-    return {};
+    return visit_input(config, layer, index, visitor);
   }
   if (plan.norms_input()) {
     QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpNorm, index}, layer.mlp_norm, hidden));
@@ -272,9 +386,9 @@ Status visit_layer(const ModelConfig& config, Layer& layer, int index, Visitor& 
   QUIRE_TRY_STATUS(plan.mlp == MlpKind::kExperts ? visit_experts(config, layer, index, visitor)
                                                  : visit_mlp(config, layer, index, visitor));
   if (plan.norms_output()) {
-    return visitor.vector({WeightRole::kMlpOutNorm, index}, layer.mlp_out_norm, hidden);
+    QUIRE_TRY_STATUS(visitor.vector({WeightRole::kMlpOutNorm, index}, layer.mlp_out_norm, hidden));
   }
-  return {};
+  return visit_input(config, layer, index, visitor);
 }
 
 // Calls visitor.matrix(id, PackedWeights&, columns, depth) and visitor.vector(id,
@@ -286,6 +400,7 @@ Status visit_weights(const ModelConfig& config, Weights& weights, Visitor& visit
     QUIRE_TRY_STATUS(visitor.matrix({WeightRole::kEmbedding}, weights.embedding, config.vocab_size,
                                     config.hidden_size));
   }
+  QUIRE_TRY_STATUS(visit_layer_inputs(config, weights, visitor));
   for (std::size_t i = 0; i < weights.layers.size(); ++i) {
     QUIRE_TRY_STATUS(visit_layer(config, weights.layers[i], static_cast<int>(i), visitor));
   }

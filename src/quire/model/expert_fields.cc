@@ -91,7 +91,7 @@ Status read_experts(base::JsonView json, const ExpertDefaults& defaults, ModelCo
   const bool has_own = !defaults.count_field.empty();
   const std::string_view one_field = has_own ? defaults.count_field : "num_experts";
   constexpr std::string_view kOther = "num_local_experts";
-  constexpr std::string_view kChosen = "num_experts_per_tok";
+  const std::string_view chosen_field = defaults.chosen_field;
   Experts& experts = config.experts;
   QUIRE_TRY(const std::int32_t local,
             has_own ? defaults.count : read_count(json, kOther, defaults.count));
@@ -101,12 +101,12 @@ Status read_experts(base::JsonView json, const ExpertDefaults& defaults, ModelCo
             base::str_cat(base::quoted(one_field), " is ", experts.count, ", but ",
                           base::quoted(kOther), " is ", local)};
   }
-  QUIRE_TRY(experts.chosen, read_count(json, kChosen, defaults.chosen));
+  QUIRE_TRY(experts.chosen, read_count(json, chosen_field, defaults.chosen));
   QUIRE_TRY(experts.intermediate_size, read_count(json, defaults.size_field, defaults.size));
   const std::string_view count_name =
       json.find(one_field).is_null() && !has_own ? kOther : one_field;
   QUIRE_TRY_STATUS(
-      check_bounds(experts, expert_names(base::quoted(count_name), base::quoted(kChosen),
+      check_bounds(experts, expert_names(base::quoted(count_name), base::quoted(chosen_field),
                                          base::quoted(defaults.size_field))));
   set_all_layers(config);
   return {};
@@ -197,9 +197,13 @@ Status read_gguf_experts(const weights::GgufFile& file, const GgufExperts& given
   }
   const std::string groups = key("expert_group_count");
   QUIRE_TRY(const std::int64_t group_count, file.get_int(groups, 1));
-  if (group_count > 1) {
+  if (group_count > 1 && !given.may_group) {
     return {ErrorCode::kUnsupported,
             base::str_cat("GGUF key ", groups, " is ", group_count, "; only 1 is implemented")};
+  }
+  if (group_count > 1) {
+    QUIRE_TRY(experts.groups, as_count(group_count, base::str_cat("GGUF key ", groups)));
+    QUIRE_TRY(experts.chosen_groups, count("expert_group_used_count", 0));
   }
   const std::string scale = key("expert_weights_scale");
   QUIRE_TRY(const double factor, file.get_double(scale, 1.0));

@@ -19,6 +19,7 @@ struct ExpertDefaults {
   std::string_view size_field;  // the intermediate size of an expert
   std::int32_t size = 0;
   std::string_view count_field = {};  // instead of "num_experts" and "num_local_experts"
+  std::string_view chosen_field = "num_experts_per_tok";
 };
 
 // Reads "num_experts" or "num_local_experts", "num_experts_per_tok" and the size. All layers have
@@ -35,6 +36,7 @@ struct GgufExperts {
   std::string_view architecture;
   std::int32_t absent_size = 0;  // of an expert, where the file does not say it
   bool by_sigmoid = false;       // else by softmax: the one kind of router that the family has
+  bool may_group = false;        // "expert_group_count" is honoured
 };
 
 // Reads the keys of GGUF files about experts. All layers have them, if there are any.

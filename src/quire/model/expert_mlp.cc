@@ -66,8 +66,10 @@ void ExpertMlp::route(const kernels::KernelContext& context, const ModelConfig& 
   const auto count = static_cast<std::size_t>(experts.count);
   const auto chosen = static_cast<std::size_t>(experts.chosen);
   const LinearWeights& router = call.layer.router;
-  pack_mlp_input(context, config, {call.layer, call.x, call.rows}, router.weights.format(),
-                 packed_);
+  const bool has_norms = experts.has_norms;
+  pack_mlp_input(context, config,
+                 {has_norms ? call.layer.router_norm : call.layer.mlp_norm, call.x, call.rows},
+                 router.weights.format(), packed_);
   const auto logits = rows_in(logits_, call.rows, experts.count);
   kernels::linear(context, router.weights, packed_, {logits, experts.count}, {.bias = router.bias},
                   scratch);
@@ -80,6 +82,9 @@ void ExpertMlp::route(const kernels::KernelContext& context, const ModelConfig& 
           choose_experts(experts, call.layer.choice_bias, logits.subspan(row * count, count),
                          std::span(ids_).subspan(row * chosen, chosen),
                          std::span(weights_).subspan(row * chosen, chosen));
+          for (std::size_t i = row * chosen; has_norms && i < (row + 1) * chosen; ++i) {
+            weights_[i] *= call.layer.expert_scales[static_cast<std::size_t>(ids_[i])];
+          }
         }
       });
   group_rows(experts, ids_, weights_, routing_);
@@ -100,8 +105,11 @@ void ExpertMlp::set_groups(const LayerWeights& layer, bool down) {
 // Sets `grouped_`: the input of the experts.
 void ExpertMlp::gather(const kernels::KernelContext& context, const ModelConfig& config,
                        const Call& call) {
-  pack_mlp_input(context, config, {call.layer, call.x, call.rows},
-                 groups_.front().weights->format(), packed_);
+  const LayerWeights& layer = call.layer;
+  pack_mlp_input(
+      context, config,
+      {config.experts.has_norms ? layer.experts_norm : layer.mlp_norm, call.x, call.rows},
+      groups_.front().weights->format(), packed_);
   kernels::gather_packed_rows(context, packed_, routing_.rows, groups_, grouped_);
 }
 

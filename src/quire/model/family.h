@@ -12,8 +12,12 @@
 #include "quire/result.h"
 
 #define QUIRE_MODEL_FAMILIES(FAMILY) \
+  FAMILY(deepseek_v2)                \
+  FAMILY(deepseek_v3)                \
   FAMILY(gemma2)                     \
   FAMILY(gemma3)                     \
+  FAMILY(gemma4)                     \
+  FAMILY(glm4_moe_lite)              \
   FAMILY(gpt_oss)                    \
   FAMILY(granite)                    \
   FAMILY(granitemoehybrid)           \
@@ -59,6 +63,9 @@ struct ExpertNames {
   std::string_view choice_bias = {};  // whole name
   std::vector<std::string_view> shared_gate_up = {};
   std::string_view shared_down = {}, shared_gate = {};
+  // Whole names but for the norms.
+  std::string_view router_norm = {}, scales = {};
+  std::string_view input_norm = {}, shared_out_norm = {}, output_norm = {};
   bool in_turn = false;  // rows of gate and up stand in turn, in one tensor
   // Stacked tensors that are not quantised are [experts, inputs, outputs].
   bool inputs_first = false;
@@ -81,6 +88,14 @@ struct TensorNames {
   std::vector<std::string_view> state_in = {}, state_gates = {};
   std::string_view state_out = {}, state_norm = {}, conv = {}, decay = {}, decay_shift = {},
                    state_skip = {};
+  // Names of attention over latents, whose queries, latents and shared keys `qkv` has. Keys and
+  // values of heads are projections of one tensor, or of two that stack the heads.
+  std::string_view latent_query_norm = {}, latent_queries = {}, latent_norm = {},
+                   latent_keys_values = {}, latent_keys = {}, latent_values = {};
+  // Names of what makes the layers' inputs, of what a layer does with its own, and of its factor,
+  // which is a whole name.
+  std::string_view layer_embedding = {}, layer_projection = {}, layer_input_norm = {},
+                   input_gate = {}, input_projection = {}, input_norm = {}, layer_scale = {};
   bool decay_is_log = false;    // A stands as ln(-A)
   bool interleaved = false;     // rows of queries and keys are ordered for rotation of neighbours
   bool norms_lack_one = false;  // a weight w of a norm stands for 1 + w
@@ -147,6 +162,8 @@ struct Family {
   bool qk_norm = false;
   // True: some layers may carry a state instead of KV.
   bool has_states = false;
+  // True: layers may have other KV heads than others in GGUF files, which `configure_gguf` reads.
+  bool kv_by_layer = false;
   // Beginnings of tensors that the model does not need.
   std::vector<std::string_view> skipped_tensors = {};
   std::string_view yarn = "yarn";  // meaning of the rope type "yarn"; "su" is longrope or nothing

@@ -199,12 +199,16 @@ constexpr std::array<FixedField, 14> kFixedFields = {{{"add_cross_attention", "f
                                                       {"use_rope", "true"}}};
 
 // Fields beside "text_config" that are read, or are of the parts for images.
-constexpr std::array<std::string_view, 17> kWrapperFields = {
-    "architectures",        "boi_token_index",    "dtype",
-    "eoi_token_index",      "eos_token_id",       "image_token_index",
-    "mm_tokens_per_image",  "model_type",         "multimodal_projector_bias",
-    "projector_hidden_act", "spatial_merge_size", "text_config",
-    "tie_word_embeddings",  "torch_dtype",        "vision_config",
+constexpr std::array<std::string_view, 20> kWrapperFields = {
+    "architectures",        "audio_config",
+    "boi_token_index",      "dtype",
+    "eoa_token_index",      "vision_soft_tokens_per_image",
+    "eoi_token_index",      "eos_token_id",
+    "image_token_index",    "mm_tokens_per_image",
+    "model_type",           "multimodal_projector_bias",
+    "projector_hidden_act", "spatial_merge_size",
+    "text_config",          "tie_word_embeddings",
+    "torch_dtype",          "vision_config",
     "vision_feature_layer", "vocab_size"};
 
 constexpr std::array<std::string_view, 17> kRopeFields = {"attention_factor",

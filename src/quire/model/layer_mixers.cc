@@ -75,8 +75,22 @@ Status set_mixers_of_list(const weights::GgufFile& file, const std::string& key,
   return {};
 }
 
+Status read_gguf_drafts(const weights::GgufFile& file, ModelConfig& config) {
+  QUIRE_TRY(const auto architecture, file.get_string("general.architecture", ""));
+  const std::string key = architecture + ".nextn_predict_layers";
+  QUIRE_TRY(const std::int64_t drafts, file.get_int(key, 0));
+  if (drafts < 0 || drafts >= config.layers) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("GGUF key ", key, " is ", drafts, " of ", config.layers, " layers")};
+  }
+  config.draft_layers = static_cast<std::int32_t>(drafts);
+  config.layers -= config.draft_layers;
+  config.window_tokens.resize(static_cast<std::size_t>(config.layers));
+  return {};
+}
+
 Result<std::int64_t> read_kv_heads(const weights::GgufFile& file, const std::string& key,
-                                   bool has_states) {
+                                   const KVHeadsRule& rule) {
   const weights::GgufValue* value = file.find(key);
   const auto* list = value == nullptr ? nullptr : std::get_if<std::vector<std::int64_t>>(value);
   if (list == nullptr || list->empty()) {
@@ -85,7 +99,7 @@ Result<std::int64_t> read_kv_heads(const weights::GgufFile& file, const std::str
   const std::int64_t most = std::ranges::max(*list);
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::int64_t heads = (*list)[i];
-    if (heads != most && !(heads == 0 && has_states)) {
+    if (heads != most && !(heads == 0 && rule.has_states) && !(heads > 0 && rule.differ)) {
       return {ErrorCode::kUnsupported,
               base::str_cat("GGUF key ", key, " is ", heads, " for layer ", i, " and ", most,
                             " for others, which is not implemented")};

@@ -29,9 +29,17 @@ struct MixerList {
 // layers of the model. Sets nothing where the key holds no list.
 [[nodiscard]] Status set_mixers_of_list(const weights::GgufFile& file, const std::string& key,
                                         std::int64_t state, ModelConfig& config);
-// Returns the number of KV heads of layers that have some. The key holds a number or a list, in
-// which 0 is a layer with a state where `has_states` allows that. -1: the key is not there.
+// Takes the layers for drafts from those of a GGUF file, which counts both: "nextn_predict_layers".
+[[nodiscard]] Status read_gguf_drafts(const weights::GgufFile& file, ModelConfig& config);
+// Says that a list of KV heads may hold 0, for a layer with a state, or several numbers.
+struct KVHeadsRule {
+  bool has_states = false;
+  bool differ = false;
+};
+
+// Returns the number of KV heads of layers that have some, the largest where they may differ. The
+// key holds a number or a list. -1: the key is not there.
 [[nodiscard]] Result<std::int64_t> read_kv_heads(const weights::GgufFile& file,
-                                                 const std::string& key, bool has_states);
+                                                 const std::string& key, const KVHeadsRule& rule);
 
 }  // namespace quire::model

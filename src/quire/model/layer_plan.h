@@ -54,9 +54,17 @@ struct Experts {
   double sum_epsilon = 0;
   double weight_scale = 1;     // on weights, behind the rule
   bool biases_choice = false;  // a number per expert is added to its sigmoid, for the choice only
+  // More than 1: experts stand in so many groups of neighbours, and those chosen are of
+  // `chosen_groups` of them. A group's rank is the largest score of its experts, or the sum of the
+  // two largest where weights are sigmoids.
+  std::int32_t groups = 1;
+  std::int32_t chosen_groups = 1;
   // The size of one more MLP for all rows, whose output is added; 0: there is none.
   std::int32_t shared_size = 0;
   bool has_bias = false;  // both matrices of each
+  // The router, the experts and both outputs have norms of their own, and each expert a factor on
+  // its weight.
+  bool has_norms = false;
   bool router_has_bias = false;
   bool gates_shared = false;  // its output is multiplied by the sigmoid of a projection
 
@@ -65,7 +73,14 @@ struct Experts {
 
 struct LayerPlan {
   MixerKind mixer = MixerKind::kAttention;
-  std::int32_t group_index = 0;    // number among the layers with KV, or among those with a state
+  std::int32_t group_index = 0;  // number among the layers with KV, or among those with a state
+  // Sizes of the layer's KV; 0 where it has none.
+  std::int32_t kv_heads = 0;
+  std::int32_t head_dim = 0;
+  bool stores_kv = true;           // false: it reads the KV of the layer that `group_index` names
+  bool keys_are_values = false;    // values are the projected keys, before their norm
+  bool norms_values = false;       // each head of a value is normed, without a weight
+  std::int32_t mlp_size = 0;       // the width of a dense MLP
   bool gates_output = false;       // attention's output is multiplied by a projected gate
   std::int32_t window_tokens = 0;  // 0: full attention
   RopeKind rope = RopeKind::kMain;
@@ -74,8 +89,18 @@ struct LayerPlan {
   kernels::Activation activation = kernels::Activation::kSilu;
   MlpKind mlp = MlpKind::kDense;
 
+  // Returns how many of keys and values a layer projects.
+  [[nodiscard]] int kv_parts() const { return !stores_kv ? 0 : keys_are_values ? 1 : 2; }
   [[nodiscard]] bool norms_input() const { return norms != NormPlacement::kBehind; }
   [[nodiscard]] bool norms_output() const { return norms != NormPlacement::kBefore; }
+};
+
+// A vector for each token and layer, of which the layer adds a gated projection to its rows.
+struct LayerInputShape {
+  std::int32_t size = 0;        // 0: there are none
+  std::int32_t vocab_size = 0;  // rows of their embedding
+
+  friend bool operator==(const LayerInputShape&, const LayerInputShape&) = default;
 };
 
 // Every value is neutral by default.

@@ -32,7 +32,8 @@ void Mlp::run_pair(const kernels::KernelContext& context, const ModelConfig& con
   const kernels::PackedWeights& down = pair.down.weights;
   const kernels::Epilogue last = {.bias = pair.down.bias, .accumulate = call.accumulate};
   const kernels::OutputRows out = {call.out, down.columns()};
-  pack_mlp_input(context, config, {call.layer, call.x, call.rows}, first.format(), packed_);
+  pack_mlp_input(context, config, {call.layer.mlp_norm, call.x, call.rows}, first.format(),
+                 packed_);
   if (config.gates_mlp && call.rows >= kGatedRows && kernels::can_gate(first)) {
     kernels::linear_gated(context, first, packed_, pair.first.bias,
                           {packed_gated_, down.format(), call.plan.activation}, scratch);
@@ -62,12 +63,16 @@ void Mlp::run_shared(const kernels::KernelContext& context, const ModelConfig& c
   apart.out = shared;
   apart.accumulate = false;
   run_pair(context, config, apart, {call.layer.shared.gate_up, call.layer.shared.down}, scratch);
+  if (config.experts.has_norms) {
+    kernels::rms_norm(context, shared, call.layer.shared_out_norm, config.norm_epsilon, call.rows,
+                      shared);
+  }
   if (!config.experts.gates_shared) {
     return;
   }
   const kernels::PackedWeights& gate = call.layer.shared_gate.weights;
   const auto gates = rows_in(gates_, call.rows, 1);
-  pack_mlp_input(context, config, {call.layer, call.x, call.rows}, gate.format(), packed_);
+  pack_mlp_input(context, config, {call.layer.mlp_norm, call.x, call.rows}, gate.format(), packed_);
   kernels::linear(context, gate, packed_, {gates, 1}, {}, scratch);
   kernels::parallel_ranges(context, call.rows, hidden, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -93,6 +98,10 @@ void Mlp::run(const kernels::KernelContext& context, const ModelConfig& config, 
     run_shared(context, config, call, scratch);
   }
   experts_.run(context, config, call, scratch);
+  if (config.experts.has_norms) {
+    kernels::rms_norm(context, call.out, call.layer.experts_out_norm, config.norm_epsilon,
+                      call.rows, call.out);
+  }
   if (has_shared) {
     kernels::add_scaled(context, rows_in(shared_, call.rows, config.hidden_size), 1.0f, call.out);
   }

@@ -15,12 +15,11 @@ void pack_mlp_input(const kernels::KernelContext& context, const ModelConfig& co
                     kernels::PackedRows& packed) {
   const std::int64_t hidden = config.hidden_size;
   const kernels::InputRows x{input.x, hidden, input.rows, hidden};
-  if (input.layer.mlp_norm.empty()) {
+  if (input.norm.empty()) {
     kernels::pack_rows(context, format, x, packed);
     return;
   }
-  kernels::pack_normed_rows(context, format, x, {input.layer.mlp_norm, config.norm_epsilon},
-                            packed);
+  kernels::pack_normed_rows(context, format, x, {input.norm, config.norm_epsilon}, packed);
 }
 
 }  // namespace quire::model

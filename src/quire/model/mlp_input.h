@@ -14,8 +14,8 @@ namespace quire::model {
 
 // The input of a layer's MLP.
 struct MlpInput {
-  const LayerWeights& layer;
-  std::span<const float> x;  // [rows, hidden]
+  std::span<const float> norm;  // [hidden]; empty: it is not normed
+  std::span<const float> x;     // [rows, hidden]
   std::int64_t rows = 0;
 };
 

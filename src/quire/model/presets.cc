@@ -24,7 +24,7 @@ struct Preset {
 
 // The two first and llama-160m (multi-head attention, JackFram/llama-160m) are the shapes of the
 // benchmarks. Their positions are many, so that a bench can start at any depth.
-constexpr std::array<Preset, 20> kPresets = {{
+constexpr std::array<Preset, 23> kPresets = {{
     {"tinyllama-1.1b", R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 32000,
       "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
       "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 131072,
@@ -92,6 +92,22 @@ constexpr std::array<Preset, 20> kPresets = {{
       "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
       "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
       "eos_token_id": [1, 106]})"},
+    {"gemma-4-e4b", R"({"model_type": "gemma4_text", "torch_dtype": "bfloat16",
+      "vocab_size": 262144, "hidden_size": 2560, "intermediate_size": 10240,
+      "num_hidden_layers": 42, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+      "global_head_dim": 512, "num_kv_shared_layers": 18, "hidden_size_per_layer_input": 256,
+      "sliding_window": 512, "final_logit_softcapping": 30.0, "max_position_embeddings": 131072,
+      "eos_token_id": [1, 106]})"},
+    {"gemma-4-26b-a4b", R"({"model_type": "gemma4_text", "torch_dtype": "bfloat16",
+      "vocab_size": 262144, "hidden_size": 2816, "intermediate_size": 2112,
+      "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+      "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2,
+      "attention_k_eq_v": true, "hidden_size_per_layer_input": 0, "enable_moe_block": true,
+      "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+      "sliding_window": 1024, "final_logit_softcapping": 30.0, "max_position_embeddings": 262144,
+      "eos_token_id": [1, 106]})"},
+    {"glm-4.7-flash", R"({"model_type": "glm4_moe_lite", "torch_dtype": "bfloat16",
+      "rope_theta": 1000000.0, "eos_token_id": [154820, 154827, 154829]})"},
     {"lfm2-1.2b", R"({"model_type": "lfm2", "torch_dtype": "bfloat16", "vocab_size": 65536,
       "hidden_size": 2048, "block_ff_dim": 12288, "num_hidden_layers": 16,
       "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 128000,
@@ -162,6 +178,9 @@ void keep_layers(std::int32_t layers, ModelConfig& config) {
   cut(config.ropes);
   cut(config.mlps);
   cut(config.mixers);
+  cut(config.kv_sizes);
+  cut(config.kv_sources);
+  cut(config.mlp_sizes);
 }
 
 // Reads what stands behind the name of a preset: "@layers=N".

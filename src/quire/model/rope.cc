@@ -16,6 +16,7 @@
 namespace quire::model {
 namespace {
 
+constexpr double kStill = 1e29;
 constexpr double kTwoPi = 2.0 * std::numbers::pi;
 
 // Returns theta^(-2i / rotary_dim): the frequencies before any scaling.
@@ -145,6 +146,22 @@ Status scale_longrope(const RopeSpec& spec, Rope& rope) {
   return {};
 }
 
+// Turns the first share of the frequencies, of a head as it is. The others stand still.
+Status scale_proportional(const RopeSpec& spec, Rope& rope) {
+  const double factor = spec.factor.value_or(1.0);
+  if (!(spec.turned >= 0.0 && spec.turned <= 1.0) || !(factor > 0.0)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("rope scaling has \"partial_rotary_factor\" = ", spec.turned,
+                          " and \"factor\" = ", factor, "; must be in [0, 1] and above 0")};
+  }
+  const auto turned = static_cast<std::size_t>(spec.turned * spec.rotary_dim / 2.0);
+  auto& frequencies = rope.rotary.inverse_frequencies;
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = i < turned ? frequencies[i] / factor : 0.0;
+  }
+  return {};
+}
+
 Status divide_each(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
   if (spec.divisors.size() != rotary.inverse_frequencies.size()) {
     return {ErrorCode::kInvalidArgument,
@@ -153,7 +170,9 @@ Status divide_each(const RopeSpec& spec, kernels::RotaryConfig& rotary) {
   }
   for (std::size_t i = 0; i < spec.divisors.size(); ++i) {
     QUIRE_TRY(const double divisor, positive(spec.divisors[i], "rope_freqs"));
-    rotary.inverse_frequencies[i] /= divisor;
+    // So large a divisor stands for a frequency of 0.
+    rotary.inverse_frequencies[i] =
+        divisor >= kStill ? 0.0 : rotary.inverse_frequencies[i] / divisor;
   }
   return {};
 }
@@ -174,13 +193,16 @@ Status apply_scaling(const RopeSpec& spec, Rope& rope) {
   if (spec.type == "longrope") {
     return scale_longrope(spec, rope);
   }
+  if (spec.type == "proportional") {
+    return scale_proportional(spec, rope);
+  }
   return {
       ErrorCode::kUnsupported,
       base::str_cat("rope type ", base::quoted(spec.type),
                     spec.type == "dynamic"
                         ? " changes its frequencies with the length, so no stored key stays valid"
                         : " is not implemented",
-                    "; known: default, linear, llama3, yarn, longrope")};
+                    "; known: default, linear, llama3, yarn, longrope, proportional")};
 }
 
 }  // namespace

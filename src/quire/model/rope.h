@@ -15,7 +15,8 @@ namespace quire::model {
 // The rotary fields of config.json or of GGUF metadata. Fields that a type does not use are
 // ignored.
 struct RopeSpec {
-  std::string type = "default";  // "default", "linear", "llama3", "yarn", "longrope"
+  std::string type = "default";  // "default", "linear", "llama3", "yarn", "longrope",
+                                 // "proportional"
   double theta = 10000.0;
   std::string theta_name = "the rope theta";  // name of theta in the file, for messages
   std::int32_t rotary_dim = 0;                // even; at most the head size
@@ -28,6 +29,7 @@ struct RopeSpec {
   double beta_fast = 32.0, beta_slow = 1.0;                 // yarn
   double mscale = 0.0, mscale_all_dim = 0.0;                // yarn; 0 = not given
   bool truncate = true;                                     // yarn
+  double turned = 1.0;                                      // proportional: share that is turned
   std::vector<double> short_factor, long_factor;            // longrope, [rotary_dim / 2]
   std::vector<double> divisors;  // [rotary_dim / 2] or empty: each frequency is divided by its own
                                  // (the rope_freqs tensor of GGUF files)

@@ -1,15 +1,19 @@
 #include "quire/model/routing.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "quire/model/layer_plan.h"
 
 namespace quire::model {
 namespace {
+
+constexpr std::size_t kMaxExperts = 1024;
 
 // Tells whether logit `a` ranks before `b`; NaN is the largest.
 bool is_larger(float a, float b) { return std::isnan(a) ? !std::isnan(b) : a > b; }
@@ -36,14 +40,60 @@ void choose_largest(std::size_t experts, std::span<std::int32_t> ids, Score scor
   std::ranges::sort(ids);
 }
 
+// Returns the rank of the group of `size` experts from `first` on.
+template <class Score>
+float group_rank(std::size_t first, std::size_t size, bool pairs, Score score_of) {
+  float most = score_of(first);
+  float next = -std::numeric_limits<float>::infinity();
+  for (std::size_t id = first + 1; id < first + size; ++id) {
+    const float score = score_of(id);
+    if (is_larger(score, most)) {
+      next = most;
+      most = score;
+    } else if (is_larger(score, next)) {
+      next = score;
+    }
+  }
+  return pairs ? most + next : most;
+}
+
+// Sets `ids` to those of the largest scores, of the groups that rank first where there are some.
+template <class Score>
+void choose_of_groups(const Experts& experts, std::span<std::int32_t> ids, Score score_of) {
+  const auto count = static_cast<std::size_t>(experts.count);
+  if (experts.groups == 1) {
+    choose_largest(count, ids, score_of);
+    return;
+  }
+  const auto groups = static_cast<std::size_t>(experts.groups);
+  const std::size_t size = count / groups;
+  const bool pairs =
+      experts.rule == RouterRule::kSigmoidOfAll || experts.rule == RouterRule::kSigmoidOfChosen;
+  std::array<std::int32_t, kMaxExperts> kept_ids;  // NOLINT: filled by the next call
+  const std::span<std::int32_t> kept =
+      std::span(kept_ids).first(static_cast<std::size_t>(experts.chosen_groups));
+  choose_largest(groups, kept, [&](std::size_t group) {
+    return group_rank(group * size, size, pairs, score_of);
+  });
+  const auto id_of = [&](std::size_t place) {
+    return static_cast<std::size_t>(kept[place / size]) * size + place % size;
+  };
+  choose_largest(kept.size() * size, ids,
+                 [&](std::size_t place) { return score_of(id_of(place)); });
+  for (std::int32_t& id : ids) {
+    id = static_cast<std::int32_t>(id_of(static_cast<std::size_t>(id)));
+  }
+}
+
 // Chooses by sigmoids, which overwrite the logits.
 void choose_by_sigmoid(const Experts& experts, std::span<const float> bias, std::span<float> logits,
                        std::span<std::int32_t> ids, std::span<float> weights) {
   for (float& logit : logits) {
     logit = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(logit))));
   }
-  choose_largest(logits.size(), ids,
-                 [&](std::size_t id) { return bias.empty() ? logits[id] : logits[id] + bias[id]; });
+  choose_of_groups(experts, ids, [&](std::size_t id) {
+    return bias.empty() ? logits[id] : logits[id] + bias[id];
+  });
   double sum = 0;
   for (const std::int32_t id : ids) {
     sum += logits[static_cast<std::size_t>(id)];
@@ -64,7 +114,7 @@ void choose_experts(const Experts& experts, std::span<const float> bias, std::sp
     choose_by_sigmoid(experts, bias, logits, ids, weights);
     return;
   }
-  choose_largest(logits.size(), ids, [&](std::size_t id) { return logits[id]; });
+  choose_of_groups(experts, ids, [&](std::size_t id) { return logits[id]; });
   double most = logits[static_cast<std::size_t>(ids.front())];
   for (const std::int32_t id : ids) {
     most = std::max<double>(most, logits[static_cast<std::size_t>(id)]);

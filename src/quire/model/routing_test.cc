@@ -54,6 +54,27 @@ TEST(ChooseExperts, WeightsAreOfAllOrOfTheChosen) {
               Pointwise(testing::FloatEq(), {4.0f / 7, 3.0f / 7}));
 }
 
+// Groups are {0, 1}, {2, 3} and {4, 5}. Their largest logits are 5, 4 and 6. By sums of two
+// sigmoids the second group ranks first.
+TEST(ChooseExperts, AreOfTheGroupsThatRankFirst) {
+  const std::vector<float> logits = {5, -9, 4, 4, 6, -9};
+  Experts experts = {
+      .count = 6, .chosen = 2, .rule = RouterRule::kSoftmaxOfAll, .groups = 3, .chosen_groups = 2};
+  const auto ids_of = [&](std::int32_t chosen_groups, RouterRule rule) {
+    experts.chosen_groups = chosen_groups;
+    experts.rule = rule;
+    std::vector<std::int32_t> ids(2);
+    std::vector<float> weights(2), overwritten = logits;
+    choose_experts(experts, {}, overwritten, ids, weights);
+    return ids;
+  };
+  EXPECT_THAT(ids_of(1, RouterRule::kSoftmaxOfAll), ElementsAre(4, 5));
+  EXPECT_THAT(ids_of(2, RouterRule::kSoftmaxOfAll), ElementsAre(0, 4));
+  EXPECT_THAT(ids_of(1, RouterRule::kSigmoidOfAll), ElementsAre(2, 3));
+  EXPECT_THAT(ids_of(2, RouterRule::kSigmoidOfAll), ElementsAre(2, 4));
+  EXPECT_THAT(ids_of(3, RouterRule::kSigmoidOfAll), ElementsAre(0, 4));
+}
+
 // Sigmoids are 1/2, 4/5, 2/3, 3/4.
 TEST(ChooseExperts, ASigmoidIsOfEachAloneAndABiasIsForTheChoiceOnly) {
   const std::vector<float> logits = {0.0f, std::log(4.0f), std::log(2.0f), std::log(3.0f)};

@@ -20,23 +20,32 @@ namespace quire::model {
 StepPlans::StepPlans(const kernels::KernelContext& context, const ModelConfig& config,
                      std::span<const LayerPlan> layers)
     : context_(context), config_(config), layers_(layers) {
-  for (const LayerPlan& layer : layers_) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerPlan& layer = layers_[i];
     if (layer.mixer != MixerKind::kAttention) {
       continue;
     }
-    auto known = std::ranges::find(plans_, layer.window_tokens, &WindowPlan::window_tokens);
+    auto known =
+        std::ranges::find_if(plans_, [&](const WindowPlan& plan) { return serves(plan, layer); });
     if (known == plans_.end()) {
-      known = plans_.insert(known, {.window_tokens = layer.window_tokens});
+      known = plans_.insert(known, {.window_tokens = layer.window_tokens, .layer = i});
     }
     known->has_rope[index_of(layer.rope)] = true;
     has_rope_[index_of(layer.rope)] = true;
   }
 }
 
-attention::AttentionShape StepPlans::shape() const {
+// Tells whether a layer has the window and the sizes of a plan.
+bool StepPlans::serves(const WindowPlan& plan, const LayerPlan& layer) const {
+  const LayerPlan& other = layers_[plan.layer];
+  return plan.window_tokens == layer.window_tokens && other.kv_heads == layer.kv_heads &&
+         other.head_dim == layer.head_dim;
+}
+
+attention::AttentionShape StepPlans::shape(std::size_t layer) const {
   return {.heads = config_.heads,
-          .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim,
+          .kv_heads = layers_[layer].kv_heads,
+          .head_dim = layers_[layer].head_dim,
           .softmax_scale = config_.score_scale(),
           .soft_cap = config_.scales.score_cap};
 }
@@ -45,8 +54,8 @@ void StepPlans::make(WindowPlan& window, std::span<const attention::Entry> entri
                      std::int32_t block_tokens, ForwardTiming& timing, base::Stopwatch& watch) {
   watch.lap(timing.other);
   window.entries = entries;
-  plan_maker_.make(shape(), entries, block_tokens, window.window_tokens, context_.pool->threads(),
-                   window.plan);
+  plan_maker_.make(shape(window.layer), entries, block_tokens, window.window_tokens,
+                   context_.pool->threads(), window.plan);
   watch.lap(timing.host);
   fill_rotary(context_, config_, window.has_rope, window.plan.query_positions, window.query_rotary);
 }
@@ -86,6 +95,7 @@ void StepPlans::prepare(const ForwardBatch& batch, std::int32_t block_tokens,
   if (last_is_less_) {
     keep_rows_of_logits(batch);
     last_plan_.window_tokens = layers_.back().window_tokens;
+    last_plan_.layer = layers_.size() - 1;
     last_plan_.has_rope = {};
     last_plan_.has_rope[index_of(layers_.back().rope)] = true;
     make(last_plan_, last_entries_, block_tokens, timing, watch);
@@ -96,9 +106,8 @@ const WindowPlan& StepPlans::of(std::size_t layer) const {
   if (last_is_less_ && layer + 1 == layers_.size()) {
     return last_plan_;
   }
-  return *std::find_if(plans_.begin(), plans_.end(), [&](const WindowPlan& plan) {
-    return plan.window_tokens == layers_[layer].window_tokens;
-  });
+  return *std::find_if(plans_.begin(), plans_.end(),
+                       [&](const WindowPlan& plan) { return serves(plan, layers_[layer]); });
 }
 
 }  // namespace quire::model

@@ -21,9 +21,10 @@
 
 namespace quire::model {
 
-// State that all layers with one window share during a step.
+// State that all layers with one window and one size of KV share during a step.
 struct WindowPlan {
   std::int32_t window_tokens = 0;
+  std::size_t layer = 0;      // one that has it; others have the same sizes of KV
   WantedRopes has_rope = {};  // some layer has the window and the rope
   std::span<const attention::Entry> entries;
   attention::AttentionPlan plan;  // plan of the entries
@@ -46,9 +47,11 @@ class StepPlans {
   [[nodiscard]] const kernels::RotaryTable& key_rotary(RopeKind rope) const {
     return key_rotary_[index_of(rope)];
   }
-  [[nodiscard]] attention::AttentionShape shape() const;
+  // Returns the shape of attention in a layer.
+  [[nodiscard]] attention::AttentionShape shape(std::size_t layer) const;
 
  private:
+  [[nodiscard]] bool serves(const WindowPlan& plan, const LayerPlan& layer) const;
   void make(WindowPlan& window, std::span<const attention::Entry> entries,
             std::int32_t block_tokens, ForwardTiming& timing, base::Stopwatch& watch);
   void keep_rows_of_logits(const ForwardBatch& batch);
@@ -56,7 +59,7 @@ class StepPlans {
   const kernels::KernelContext context_;
   const ModelConfig& config_;
   std::span<const LayerPlan> layers_;
-  std::vector<WindowPlan> plans_;  // one per distinct window
+  std::vector<WindowPlan> plans_;  // one per distinct window and size
   WantedRopes has_rope_ = {};      // of some layer
   RotaryTables key_rotary_;
   // The last layer's, of rows of logits only, and what it is made of. Not where all rows have

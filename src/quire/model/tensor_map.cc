@@ -20,8 +20,12 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/expert_tensors.h"
 #include "quire/model/family.h"
+#include "quire/model/latent_tensors.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/state_shape.h"
+#include "quire/model/state_tensors.h"
+#include "quire/model/tensor_part.h"
+#include "quire/model/tensor_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/gguf.h"
@@ -42,11 +46,13 @@ std::int64_t interleaved_row(std::int64_t row, std::int64_t head_dim) {
 
 // Returns the row at which a file keeps row `row` of a part.
 std::int64_t row_in_file(const TensorPart& part, std::int64_t row) {
-  if (const RowGroups groups = part.groups; groups.rows != 0) {
-    return part.first_row + row / groups.rows * groups.stride + row % groups.rows;
+  if (part.interleaved_head_dim != 0) {
+    row = interleaved_row(row, part.interleaved_head_dim);
   }
-  return part.first_row +
-         (part.interleaved_head_dim == 0 ? row : interleaved_row(row, part.interleaved_head_dim));
+  if (const RowGroups groups = part.groups; groups.rows != 0) {
+    row = row / groups.rows * groups.stride + row % groups.rows;
+  }
+  return part.first_row + row;
 }
 
 // Calls read(tensor, its first row, number of rows, how many rows are out already). Covers rows
@@ -74,6 +80,18 @@ void for_rows(std::span<const TensorPart> parts, std::int64_t first, std::int64_
   }
 }
 
+// Reads values [first, first + out.size()) of a row. Rows that have blocks are read whole.
+void read_of_row(const TensorInfo& tensor, std::int64_t row, std::int64_t first,
+                 std::span<float> out) {
+  if (tensor.reader == nullptr && tensor.encoding < weights::Encoding::kQ8_0) {
+    weights::read_values(tensor, row, first, out);
+    return;
+  }
+  std::vector<float> whole(static_cast<std::size_t>(tensor.columns()));
+  weights::read_rows(tensor, row, 1, whole);
+  std::copy_n(whole.begin() + first, out.size(), out.begin());
+}
+
 // Reads rows [first, first + count) of a part whose rows are columns of its tensor.
 void read_columns(const TensorPart& part, std::int64_t first, std::int64_t count,
                   std::span<float> out) {
@@ -81,7 +99,7 @@ void read_columns(const TensorPart& part, std::int64_t first, std::int64_t count
   const std::int64_t end = row_in_file(part, first + count - 1) + 1;
   std::vector<float> line(static_cast<std::size_t>(end - begin));
   for (std::int64_t i = 0; i < part.lines; ++i) {
-    weights::read_values(*part.tensor, part.first_line + i, begin, line);
+    read_of_row(*part.tensor, part.first_line + i, begin, line);
     for (std::int64_t row = 0; row < count; ++row) {
       out[static_cast<std::size_t>(row * part.lines + i)] =
           line[static_cast<std::size_t>(row_in_file(part, first + row) - begin)];
@@ -96,26 +114,10 @@ std::span<T> rows_of(std::span<T> all, std::int64_t first, std::int64_t count, s
                      static_cast<std::size_t>(count * width));
 }
 
-std::string shape_text(std::span<const std::int64_t> shape) {
-  std::string text = "[";
-  for (const std::int64_t size : shape) {
-    text += base::str_cat(text.size() == 1 ? "" : ", ", size);
-  }
-  return text + "]";
-}
-
-Status check_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& wanted) {
-  if (tensor.shape == wanted) {
-    return {};
-  }
-  return {ErrorCode::kCorrupt,
-          base::str_cat("tensor ", base::quoted(tensor.name), " has shape ",
-                        shape_text(tensor.shape), ", the config wants ", shape_text(wanted))};
-}
-
 // Returns the rows of each of `count` tensors that share a fused weight.
-std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role, std::int64_t rows,
-                                     std::size_t count) {
+std::vector<std::int64_t> row_shares(const ModelConfig& config, const WeightId& id,
+                                     std::int64_t rows, std::size_t count) {
+  const WeightRole role = id.role;
   if (count == 1) {
     return {rows};
   }
@@ -127,9 +129,12 @@ std::vector<std::int64_t> row_shares(const ModelConfig& config, WeightRole role,
   if (role == WeightRole::kStateIn) {
     return {state.channels, rows - state.channels};
   }
-  const std::int64_t kv_rows = std::int64_t{config.kv_heads} * config.head_dim;
-  const std::int64_t q_rows = std::int64_t{config.heads} * config.head_dim;
-  return {config.gates_attention ? 2 * q_rows : rows - 2 * kv_rows, kv_rows, kv_rows};
+  const LayerPlan plan = config.layer_plan(static_cast<std::size_t>(id.layer));
+  const std::int64_t kv_rows = std::int64_t{plan.kv_heads} * plan.head_dim;
+  const std::int64_t q_rows = std::int64_t{config.heads} * plan.head_dim;
+  std::vector<std::int64_t> shares(count, kv_rows);
+  shares.front() = config.gates_attention ? 2 * q_rows : q_rows;
+  return shares;
 }
 
 // A weight of one tensor.
@@ -138,7 +143,7 @@ struct NamedRole {
   std::string_view TensorNames::* stem;
 };
 
-constexpr std::array<NamedRole, 18> kNamedRoles = {
+constexpr std::array<NamedRole, 25> kNamedRoles = {
     {{WeightRole::kEmbedding, &TensorNames::embedding},
      {WeightRole::kHead, &TensorNames::head},
      {WeightRole::kFinalNorm, &TensorNames::final_norm},
@@ -156,7 +161,14 @@ constexpr std::array<NamedRole, 18> kNamedRoles = {
      {WeightRole::kConv, &TensorNames::conv},
      {WeightRole::kDecay, &TensorNames::decay},
      {WeightRole::kDecayShift, &TensorNames::decay_shift},
-     {WeightRole::kStateSkip, &TensorNames::state_skip}}};
+     {WeightRole::kStateSkip, &TensorNames::state_skip},
+     {WeightRole::kLayerEmbedding, &TensorNames::layer_embedding},
+     {WeightRole::kLayerProjection, &TensorNames::layer_projection},
+     {WeightRole::kLayerInputNorm, &TensorNames::layer_input_norm},
+     {WeightRole::kInputGate, &TensorNames::input_gate},
+     {WeightRole::kInputProjection, &TensorNames::input_projection},
+     {WeightRole::kInputNorm, &TensorNames::input_norm},
+     {WeightRole::kLayerScale, &TensorNames::layer_scale}}};
 
 // Returns the names of a weight, without endings; none of what find_of_experts names.
 std::vector<std::string_view> stems_of(const TensorNames& names, WeightRole role) {
@@ -176,6 +188,16 @@ std::vector<std::string_view> stems_of(const TensorNames& names, WeightRole role
       return names.state_gates;
     case WeightRole::kChoiceBias:
       return {names.experts.choice_bias};
+    case WeightRole::kRouterNorm:
+      return {names.experts.router_norm};
+    case WeightRole::kExpertScales:
+      return {names.experts.scales};
+    case WeightRole::kExpertsNorm:
+      return {names.experts.input_norm};
+    case WeightRole::kSharedOutNorm:
+      return {names.experts.shared_out_norm};
+    case WeightRole::kExpertsOutNorm:
+      return {names.experts.output_norm};
     case WeightRole::kSharedGateUp:
       return names.experts.shared_gate_up;
     case WeightRole::kSharedDown:
@@ -187,21 +209,7 @@ std::vector<std::string_view> stems_of(const TensorNames& names, WeightRole role
   }
 }
 
-// A convolution's weights are [channels, 1, taps], or [channels, taps] in GGUF.
-Status check_conv(const TensorInfo& tensor, const WeightId& id, const StateShape& state) {
-  if (!id.bias && tensor.shape.size() == 3 && tensor.shape[1] == 1 &&
-      tensor.shape[0] == state.channels && tensor.shape[2] == state.taps) {
-    return {};
-  }
-  return id.bias ? check_shape(tensor, {state.channels})
-                 : check_shape(tensor, {state.channels, state.taps});
-}
-
-// Tells whether a vector is of a layer with a state. GGUF files may keep such vectors as matrices.
-bool is_of_state(WeightRole role) {
-  return role == WeightRole::kDecay || role == WeightRole::kDecayShift ||
-         role == WeightRole::kStateSkip || role == WeightRole::kStateNorm;
-}
+std::size_t layer_of(const WeightId& id) { return static_cast<std::size_t>(std::max(id.layer, 0)); }
 
 // Makes the queries' rows, which stand head by head before those of their gates, the first part,
 // and the gates' the last.
@@ -222,28 +230,6 @@ void split_in_turn(std::vector<TensorPart>& parts) {
   TensorPart ups = gates;
   ups.first_row += 1;
   parts.push_back(ups);
-}
-
-// Returns the parts of a tensor of a gated delta rule whose rows are grouped by key heads. The rows
-// of a group are queries, keys, values and what gates the output, or beta and decay.
-std::vector<TensorPart> parts_by_key_head(const TensorPart& whole, WeightRole role,
-                                          const StateShape& state) {
-  const std::int64_t share = state.value_heads / state.key_heads;
-  const std::vector<std::int64_t> sizes =
-      role == WeightRole::kStateGates
-          ? std::vector<std::int64_t>{share, share}
-          : std::vector<std::int64_t>{state.key_dim, state.key_dim, share * state.value_dim,
-                                      share * state.value_dim};
-  std::vector<TensorPart> parts;
-  std::int64_t first = 0;
-  for (const std::int64_t size : sizes) {
-    parts.push_back({.tensor = whole.tensor,
-                     .rows = size * state.key_heads,
-                     .first_row = first,
-                     .groups = {.rows = size, .stride = whole.rows / state.key_heads}});
-    first += size;
-  }
-  return parts;
 }
 
 // Follows from the config, so nothing is lost by not reading it.
@@ -359,20 +345,36 @@ std::string TensorMap::placed(std::string_view name) const {
   return base::str_cat(before_all_, name);
 }
 
+// Returns the number of the layer that a tensor is of, or -1.
+std::int64_t TensorMap::layer_of_name(std::string_view name) const {
+  const std::string prefix = placed(names_.layer);
+  std::int64_t layer = -1;
+  if (name.starts_with(prefix)) {
+    (void)std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  }
+  return layer;
+}
+
 // Returns whether the tensor is of layers for drafts, which stand behind the others.
 bool TensorMap::is_of_drafts(std::string_view name) const {
-  if (config_.draft_layers == 0 || !name.starts_with(names_.layer)) {
+  const std::int64_t layer = config_.draft_layers == 0 ? -1 : layer_of_name(name);
+  return layer >= config_.layers && layer < std::int64_t{config_.layers} + config_.draft_layers;
+}
+
+// Returns whether the tensor makes KV of a layer that reads another one's.
+bool TensorMap::is_of_shared_kv(std::string_view name) const {
+  const std::int64_t layer = config_.kv_sources.empty() ? -1 : layer_of_name(name);
+  if (layer < 0 || layer >= config_.layers || config_.stores(static_cast<std::size_t>(layer))) {
     return false;
   }
-  std::int64_t layer = 0;
-  const char* begin = name.data() + names_.layer.size();
-  const auto parsed = std::from_chars(begin, name.data() + name.size(), layer);
-  return parsed.ec == std::errc() && layer >= config_.layers &&
-         layer < std::int64_t{config_.layers} + config_.draft_layers;
+  const std::string prefix = placed(base::str_cat(names_.layer, layer, "."));
+  return std::ranges::any_of(
+      std::array{names_.qkv[1], names_.qkv[2], names_.k_norm},
+      [&](std::string_view stem) { return name == base::str_cat(prefix, stem, ".weight"); });
 }
 
 bool TensorMap::is_skipped(std::string_view name) const {
-  if (is_of_drafts(name)) {
+  if (is_of_drafts(name) || is_of_shared_kv(name)) {
     return true;
   }
   const auto begins = [&](std::string_view beginning) { return name.starts_with(beginning); };
@@ -392,6 +394,10 @@ void TensorMap::finish_vector(const WeightId& id, std::vector<float>& values) co
   if (id.role == WeightRole::kDecay && names_.decay_is_log) {
     std::ranges::for_each(values, [](float& value) { value = -std::exp(value); });
   }
+  if (id.role == WeightRole::kRouterNorm) {
+    const double root = std::sqrt(static_cast<double>(config_.hidden_size));
+    std::ranges::for_each(values, [&](float& value) { value = static_cast<float>(value / root); });
+  }
   if (id.role == WeightRole::kConv && !id.bias) {
     const auto taps = static_cast<std::size_t>(config_.state.taps);
     const std::vector<float> by_channel = values;
@@ -403,10 +409,15 @@ void TensorMap::finish_vector(const WeightId& id, std::vector<float>& values) co
 
 std::vector<std::string> TensorMap::names(const WeightId& id) const {
   const bool is_tied = id.role == WeightRole::kHead && config_.tied_embeddings;
-  const auto stems = stems_of(names_, is_tied ? WeightRole::kEmbedding : id.role);
+  auto stems = stems_of(names_, is_tied ? WeightRole::kEmbedding : id.role);
+  if (id.role == WeightRole::kQkv && stems.size() == 3) {
+    const LayerPlan plan = config_.layer_plan(static_cast<std::size_t>(id.layer));
+    stems.resize(1 + static_cast<std::size_t>(plan.kv_parts()));
+  }
   const bool is_whole = id.role == WeightRole::kDecay || id.role == WeightRole::kDecayShift ||
                         id.role == WeightRole::kStateSkip || id.role == WeightRole::kChoiceBias ||
-                        id.role == WeightRole::kSinks;
+                        id.role == WeightRole::kSinks || id.role == WeightRole::kLayerScale ||
+                        id.role == WeightRole::kRouterNorm || id.role == WeightRole::kExpertScales;
   const std::string_view ending = is_whole ? "" : id.bias ? ".bias" : ".weight";
   const std::string prefix = id.layer < 0 ? "" : base::str_cat(names_.layer, id.layer, ".");
   std::vector<std::string> full;
@@ -440,7 +451,7 @@ Result<std::vector<TensorPart>> TensorMap::find_of_experts(const WeightId& id, s
                                                            std::int64_t depth) const {
   const std::string prefix = placed(base::str_cat(names_.layer, id.layer, "."));
   const ExpertTensors tensors = expert_tensors(names_.experts, id, prefix, model_files_);
-  const auto shares = row_shares(config_, id.role, columns, tensors.names.size());
+  const auto shares = row_shares(config_, id, columns, tensors.names.size());
   std::vector<TensorPart> parts;
   parts.reserve(tensors.names.size());
   for (std::size_t i = 0; i < tensors.names.size(); ++i) {
@@ -479,18 +490,22 @@ Result<std::vector<TensorPart>> TensorMap::find(const WeightId& id, std::int64_t
   if (is_of_experts(id.role)) {
     return find_of_experts(id, columns, depth);
   }
+  if (is_of_latents(config_, id.role)) {
+    const std::string prefix = placed(base::str_cat(names_.layer, id.layer, "."));
+    return find_of_latents({config_, names_, model_files_, prefix}, id);
+  }
   const std::vector<std::string> tensors = names(id);
-  const auto shares = row_shares(config_, id.role, columns, tensors.size());
+  const auto shares = row_shares(config_, id, columns, tensors.size());
   std::vector<TensorPart> parts;
   parts.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     QUIRE_TRY(const TensorInfo* tensor, model_files_.require(tensors[i]));
     QUIRE_TRY_STATUS(check_part(*tensor, id, shares[i], depth));
     const bool rotated = id.role == WeightRole::kQkv && i < 2 && names_.interleaved;
-    parts.push_back({tensor, shares[i], rotated ? config_.head_dim : 0});
+    parts.push_back({tensor, shares[i], rotated ? config_.kv_size(layer_of(id)).head_dim : 0});
   }
   if (id.role == WeightRole::kQkv && config_.gates_attention) {
-    split_gates(parts, config_.head_dim);
+    split_gates(parts, config_.kv_size(layer_of(id)).head_dim);
   }
   const bool is_mixed = id.role == WeightRole::kStateIn || id.role == WeightRole::kStateGates;
   if (is_mixed && config_.state.kind == MixerKind::kGatedDelta && parts.size() == 1) {

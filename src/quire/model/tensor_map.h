@@ -12,33 +12,12 @@
 #include "quire/model/config.h"
 #include "quire/model/decoder_weights.h"
 #include "quire/model/family.h"
+#include "quire/model/tensor_part.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/model_files.h"
 
 namespace quire::model {
-
-// Every so many rows of a tensor: row i is row i % rows of group i / rows, and groups begin
-// `stride` rows apart.
-struct RowGroups {
-  std::int64_t rows = 0;  // 0: all rows, in order
-  std::int64_t stride = 0;
-};
-
-// Rows of one tensor from `first_row` on: all, those of an expert, or those of some groups. Where
-// `interleaved_head_dim` is not 0 the file keeps the rows of each head of that size in the order 0,
-// half, 1, half + 1, ... (llama.cpp's order for queries and keys, which rotates neighbours);
-// reading puts them back.
-struct TensorPart {
-  const weights::TensorInfo* tensor = nullptr;
-  std::int64_t rows = 0;  // values, for a vector
-  std::int32_t interleaved_head_dim = 0;
-  std::int64_t first_row = 0;
-  RowGroups groups = {};
-  // Not 0: rows are columns of so many rows of the tensor, from `first_line` on.
-  std::int64_t lines = 0;
-  std::int64_t first_line = 0;
-};
 
 // Reads rows [first_row, first_row + num_rows) of the parts' rows laid one after the other;
 // thread-safe. out: [num_rows, columns of the tensors].
@@ -78,7 +57,9 @@ class TensorMap {
                                                 const WeightId& id, std::int64_t rows,
                                                 std::int64_t depth) const;
   [[nodiscard]] std::string placed(std::string_view name) const;
+  [[nodiscard]] std::int64_t layer_of_name(std::string_view name) const;
   [[nodiscard]] bool is_of_drafts(std::string_view name) const;
+  [[nodiscard]] bool is_of_shared_kv(std::string_view name) const;
   [[nodiscard]] bool is_skipped(std::string_view name) const;
   [[nodiscard]] Status check_architecture() const;
   [[nodiscard]] Status check_tied_head(const weights::TensorInfo& head) const;

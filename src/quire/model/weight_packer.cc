@@ -24,6 +24,7 @@
 #include "quire/model/decoder_weights.h"
 #include "quire/model/pack_options.h"
 #include "quire/model/tensor_map.h"
+#include "quire/model/tensor_part.h"
 #include "quire/result.h"
 #include "quire/tensor/code_rows.h"
 #include "quire/weights/model_files.h"
@@ -67,7 +68,7 @@ class Tally {
     if (id.role == WeightRole::kHead) {
       report_.head_bytes += bytes;
       report_.head_format = weights.format();
-    } else if (id.role != WeightRole::kEmbedding) {
+    } else if (id.role != WeightRole::kEmbedding && id.role != WeightRole::kLayerEmbedding) {
       report_.layer_bytes += bytes;
       report_.layer_bytes_of[static_cast<std::size_t>(weights.format())] += bytes;
       report_.expert_bytes += id.expert >= 0 ? bytes : 0;
@@ -144,7 +145,8 @@ bool has_own_format(const TensorInfo& tensor) {
 // step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight. Tensors
 // of Hugging Face folders are expanded instead.
 OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool for_gpu) {
-  if (is_router(role)) {
+  const auto is_of_columns = [](const TensorPart& part) { return part.lines != 0; };
+  if (is_router(role) || std::ranges::any_of(parts, is_of_columns)) {
     return {};
   }
   const TensorInfo& first = *parts.front().tensor;

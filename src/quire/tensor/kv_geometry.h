@@ -10,8 +10,20 @@
 
 namespace quire::tensor {
 
-// Sizes of KV. All layers share heads, head size and dtype (docs/adr/0003). A block holds
-// `block_tokens` token slots of all layers.
+// Sizes of the KV of one layer.
+struct KVLayerSize {
+  int kv_heads = 0;
+  int head_dim = 0;
+
+  friend bool operator==(const KVLayerSize&, const KVLayerSize&) = default;
+};
+
+// Sizes of KV. All layers share the dtype, and most models' layers heads and head size. A block
+// holds `block_tokens` token slots of all layers.
+//
+// Where layers differ (docs/adr/0049) `head_dim` is the size of a stored head: a divisor of what
+// the heads of all layers are stored as. A larger head takes several stored heads, which lie
+// together as one block of its own size.
 struct KVGeometry {
   int layers = 0;
   int kv_heads = 0;
@@ -22,7 +34,16 @@ struct KVGeometry {
   std::vector<int> window_tokens;  // [layers] sliding window, 0: none. A row at position p sees
                                    // positions p - window + 1 to p
   KVFormat format = KVFormat::kPlain;
+  std::vector<KVLayerSize> layer_sizes = {};  // [layers], or empty: all are as above
 
+  // Returns the geometry of one layer alone, whose heads have its own size.
+  [[nodiscard]] KVGeometry of_layer(int layer) const;
+  // Returns how many stored heads a head of a layer takes, and all its heads.
+  [[nodiscard]] int stored_per_head(int layer) const;
+  [[nodiscard]] int stored_heads(int layer) const;
+  // Returns the number of stored heads of the layers before, and of all.
+  [[nodiscard]] int first_stored_head(int layer) const;
+  [[nodiscard]] int all_stored_heads() const { return first_stored_head(layers); }
   // Returns the head size as stored: rounded up to 32, padded with zeros, so that kernels read
   // whole vectors.
   [[nodiscard]] int stored_head_dim() const { return (head_dim + 31) / 32 * 32; }
@@ -45,7 +66,7 @@ struct KVGeometry {
   [[nodiscard]] int scale_bytes() const { return format == KVFormat::kInt8 ? 2 : 0; }
   // Returns the bytes from a head block's K to its scales (PagedKVView). Plain formats have none.
   [[nodiscard]] std::int64_t scale_offset() const { return 2 * v_offset(); }
-  // Returns the bytes of K, V and scales of one block, for one KV head of one layer.
+  // Returns the bytes of K, V and scales of one block, for one stored head of one layer.
   [[nodiscard]] std::int64_t head_block_bytes() const {
     return scale_offset() + kv_scales_bytes(format, stored_head_dim(), stored_block_tokens());
   }
@@ -55,7 +76,10 @@ struct KVGeometry {
            (2.0 * stored_head_dim() * stored_block_tokens());
   }
   // Returns the bytes of one block over all layers and heads: the unit of kv_budget.
-  [[nodiscard]] std::int64_t block_bytes() const { return head_block_bytes() * kv_heads * layers; }
+  [[nodiscard]] std::int64_t block_bytes() const {
+    return layer_sizes.empty() ? head_block_bytes() * kv_heads * layers
+                               : head_block_bytes() * all_stored_heads();
+  }
   // Returns the number of last tokens that some layer still sees: the largest window if all layers
   // have one, else 0.
   [[nodiscard]] int forget_after_tokens() const;

@@ -34,7 +34,7 @@ struct PagedKVView {
   std::ptrdiff_t v_offset = 0;      // bytes from a block's K to its V
   int num_blocks = 0;
   int kv_heads = 0;
-  int head_dim = 0;      // stored head size: a multiple of 32, at most 256
+  int head_dim = 0;      // stored head size: a multiple of 32, at most 576
   int block_tokens = 0;  // configured tokens of a block, 1..256
   DType dtype = DType::kBFloat16;
   bool on_device = false;

@@ -45,7 +45,8 @@ Status read_beside(const kv_store::KVFileRange& from, int layer, kv_store::Paged
                    device::HostBuffer& staging) {
   const kv_store::BlockRange& range = from.blocks;
   const tensor::KVGeometry& geometry = pool.geometry(range.format);
-  const std::size_t bytes = range.to.size() * static_cast<std::size_t>(geometry.kv_heads) *
+  const std::size_t bytes = range.to.size() *
+                            static_cast<std::size_t>(geometry.stored_heads(layer)) *
                             static_cast<std::size_t>(geometry.head_block_bytes());
   if (staging.size() < bytes) {
     staging = {};

@@ -66,8 +66,40 @@ NEMOTRON_H = dict(
     hidden_size=32, intermediate_size=48, head_dim=16, mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=2,
     n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, moe_shared_expert_intermediate_size=40,
 )
+GEMMA4 = dict(head_dim=16, global_head_dim=64, sliding_window=24, hidden_size_per_layer_input=0)
+DEEPSEEK = dict(
+    hidden_size=32, num_hidden_layers=2, num_key_value_heads=4, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+    v_head_dim=24, moe_intermediate_size=32, n_routed_experts=8, num_experts_per_tok=3, first_k_dense_replace=1,
+)
+DEEPSEEK_YARN = dict(YARN, mscale=0.7, mscale_all_dim=0.7, rope_theta=1e4)
 # name: (family, changes to SMALL, storage)
 VARIANTS = {
+    "deepseek_v2": (
+        "DeepseekV2", dict(DEEPSEEK, q_lora_rank=None, n_shared_experts=2, rope_parameters=DEEPSEEK_YARN), "bf16",
+    ),
+    "deepseek_v2_groups": (
+        "DeepseekV2",
+        dict(DEEPSEEK, q_lora_rank=40, topk_method="group_limited_greedy", n_group=4, topk_group=2, routed_scaling_factor=2.5,
+             first_k_dense_replace=0, n_shared_experts=1, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=0.5, rope_theta=1e4)),
+        "bf16",
+    ),
+    "deepseek_v3": (
+        "DeepseekV3", dict(DEEPSEEK, q_lora_rank=40, n_group=4, topk_group=2, rope_parameters=DEEPSEEK_YARN), "bf16",
+    ),
+    "deepseek_v3_plain": (
+        "DeepseekV3",
+        dict(DEEPSEEK, q_lora_rank=None, n_group=1, topk_group=1, norm_topk_prob=False, rope_interleave=False,
+             routed_scaling_factor=1.0, first_k_dense_replace=0, n_routed_experts=4, n_shared_experts=2,
+             tie_word_embeddings=True),
+        "bf16",
+    ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**{k: v for k, v in DEEPSEEK.items() if k != "first_k_dense_replace"},
+         **dict(q_lora_rank=24, qk_nope_head_dim=24, v_head_dim=32, n_routed_experts=6, num_experts_per_tok=5,
+                routed_scaling_factor=1.75)},  # GGUF keeps it in fp32
+        "bf16",
+    ),
     "llama_mha": ("Llama", dict(num_key_value_heads=4), "bf16"),
     "llama_gqa": ("Llama", {}, "f32"),
     "llama_mqa": ("Llama", dict(num_key_value_heads=1), "bf16"),
@@ -123,6 +155,25 @@ VARIANTS = {
         "bf16",
     ),
     "gemma3_image": ("Gemma3Image", dict(GEMMA, query_pre_attn_scalar=24, layer_types=[SLIDING, FULL]), "bf16"),
+    "gemma4": (  # two layers read the KV of the two before
+        "Gemma4",
+        dict(GEMMA4, num_hidden_layers=4, layer_types=[SLIDING, FULL, SLIDING, FULL], num_kv_shared_layers=2,
+             use_double_wide_mlp=True, hidden_size_per_layer_input=16, vocab_size_per_layer_input=VOCAB, final_logit_softcapping=3.0,
+             num_key_value_heads=1),
+        "bf16",
+    ),
+    "gemma4_image": (
+        "Gemma4Image",
+        dict(GEMMA4, global_head_dim=48, layer_types=[SLIDING, FULL], attention_k_eq_v=True, num_global_key_value_heads=1,
+             attention_bias=True),
+        "bf16",
+    ),
+    "gemma4_moe": (
+        "Gemma4",
+        dict(GEMMA4, layer_types=[SLIDING, FULL], attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True,
+             num_experts=4, top_k_experts=3, moe_intermediate_size=32, tie_word_embeddings=False),
+        "bf16",
+    ),
     "granitemoehybrid": ("GraniteMoeHybrid", dict(GRANITE_HYBRID, layer_types=[LINEAR, FULL, LINEAR]), "bf16"),
     "granitemoehybrid_dense": (
         "GraniteMoeHybrid",
@@ -233,7 +284,7 @@ VARIANTS = {
         "bf16",
     ),
 }
-GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
+GGUF = {"gemma4": "gemma4", "gemma4_moe": "gemma4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "glm4_moe_lite": "deepseek2", "llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3_partial": "phi3",
         "gemma2": "gemma2", "gemma3": "gemma3", "granite": "granite", "lfm2": "lfm2", "qwen3_5": "qwen35",
         "ministral3": "mistral3", "olmo2": "olmo2", "olmo3": "olmo2", "smollm3": "smollm3", "qwen3_moe": "qwen3moe",
         "mixtral": "llama", "lfm2_moe": "lfm2moe", "qwen3_5_moe": "qwen35moe", "qwen3_next": "qwen3next",
@@ -241,13 +292,15 @@ GGUF = {"llama_rope_llama3": "llama", "llama_bias": "llama", "qwen2": "qwen2", "
 INTERLEAVED = {"llama", "granite", "granitehybrid", "mistral3", "smollm3"}
 # Experts as published models have them, one tensor each; others keep the stacked tensors of transformers 5.
 EXPERT_NAMES = {
+    "deepseek_v2": ("mlp", "gate_proj", "up_proj", "down_proj"),
+    "glm4_moe_lite": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "qwen3_moe_step": ("mlp", "gate_proj", "up_proj", "down_proj"),
     "mixtral": ("block_sparse_moe", "w1", "w3", "w2"),
     "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
     "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
 }
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Gemma4": "Gemma4TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
@@ -291,6 +344,22 @@ STATE_NAMES["nemotron_h_moe"] = {
     "mixer.experts.down_proj": "ffn_down_exps.weight", "mixer.shared_experts.up_proj": "ffn_up_shexp",
     "mixer.shared_experts.down_proj": "ffn_down_shexp",
 }
+LATENT_NAMES = {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    **{f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+}
+STATE_NAMES["deepseek2"] = LATENT_NAMES
+STATE_NAMES["gemma4"] = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm", "model.embed_tokens_per_layer": "per_layer_token_embd",
+    "model.per_layer_model_projection": "per_layer_model_proj", "model.per_layer_projection_norm": "per_layer_proj_norm",
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale.weight", "router.proj": "ffn_gate_inp", "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}
 ZERO_CENTRED = ("qwen3_5", "qwen3_next")
 OSS_NAMES = {"post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp"}
 NORMED_OUTPUT_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -319,8 +388,9 @@ def mxfp4_parts(weight):
 def draw(model, config, storage):
     """Draws weights that spread: logits of deviation about one or more, attention far from uniform."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    lacks_one = config.model_type.startswith(("gemma", *ZERO_CENTRED))
-    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("expert_bias", "correction_bias"))]
+    lacks_one = config.model_type.startswith(("gemma2", "gemma3", *ZERO_CENTRED))
+    buffers = ("expert_bias", "correction_bias", "layer_scalar")
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(buffers)]
     for name, weight in [*model.named_parameters(), *biases]:
         norm = 0.0 if lacks_one and "linear_attn" not in name else 1.0
         if name.endswith("A_log"):
@@ -588,19 +658,73 @@ def add_switches(writer, config, arch, rope):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if hasattr(config, "num_experts_per_tok") and getattr(config, "num_local_experts", 1):
+    if arch != "gemma4" and hasattr(config, "num_experts_per_tok") and getattr(config, "num_local_experts", 1):
         writer.add_expert_count(getattr(config, "num_local_experts", 0) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    if hasattr(config, "moe_intermediate_size"):
+    if getattr(config, "moe_intermediate_size", None):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if hasattr(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if arch == "lfm2moe":
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_leading_dense_block_count(config.num_dense_layers)
+    if arch == "deepseek2":
+        add_latents(writer, config, rope)
+    if arch == "gemma4":
+        add_gemma4(writer, config)
     if arch == "mistral3":
         writer.add_float32(f"{arch}.rope.scaling.yarn_log_multiplier", rope["mscale_all_dim"])
         writer.add_float32(f"{arch}.attention.temperature_scale", rope["llama_4_scaling_beta"])
+
+
+def add_gemma4(writer, config):
+    """Sizes that layers have of their own, and the frequencies of layers without a window."""
+    window = [kind == SLIDING for kind in config.layer_types]
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(window)
+    writer.add_uint32("gemma4.attention.shared_kv_layers", config.num_kv_shared_layers)
+    writer.add_uint32("gemma4.attention.key_length_swa", config.head_dim)
+    writer.add_uint32("gemma4.attention.value_length_swa", config.head_dim)
+    writer.add_float32("gemma4.rope.freq_base_swa", config.rope_parameters[SLIDING]["rope_theta"])
+    writer.add_uint32("gemma4.rope.dimension_count_swa", config.head_dim)
+    writer.add_uint32("gemma4.embedding_length_per_layer_input", config.hidden_size_per_layer_input)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if config.enable_moe_block:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.top_k_experts)
+    dim = config.per_layer_config[window.index(False)].head_dim
+    turned = int(config.rope_parameters[FULL]["partial_rotary_factor"] * dim // 2)
+    writer.add_tensor("rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (dim // 2 - turned)).numpy())
+
+
+def add_latents(writer, config, rope):
+    """Sizes of attention over latents, and how experts are chosen."""
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    if config.q_lora_rank:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    types = getattr(config, "mlp_layer_types", None)
+    writer.add_leading_dense_block_count(types.count("dense") if types else config.first_k_dense_replace)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if config.model_type != "deepseek_v2":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+
+
+def add_head_projections(writer, name, weight, config):
+    """Keys and values of heads apart, keys transposed, as newer files have them."""
+    block = "blk." + name.removeprefix("model.layers.").split(".")[0]
+    heads = weight.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
+    keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+    add_bf16(writer, f"{block}.attn_k_b.weight", keys.transpose(1, 2))
+    add_bf16(writer, f"{block}.attn_v_b.weight", values)
 
 
 def add_bf16(writer, name, weight):
@@ -653,20 +777,29 @@ def save_gguf(model, config, path, arch):
     elif arch == "granitehybrid":
         writer.add_feed_forward_length(
             config.intermediate_size if config.num_local_experts else config.shared_intermediate_size)
+    elif arch == "gemma4":
+        writer.add_feed_forward_length([layer.mlp.intermediate_size for layer in model.model.layers])
     elif arch != "qwen35moe":
         inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith((
             "gate_proj.weight", "w1.weight", "gate_up_proj.weight")))
         writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
+    if arch == "gemma4":
+        layers = [config.per_layer_config[i] for i in range(config.num_hidden_layers)]
+        kv_heads, head_dim = [layer.num_key_value_heads for layer in layers], layers[-1].head_dim
+    if arch == "deepseek2":
+        kv_heads, head_dim = 1, config.kv_lora_rank + config.qk_rope_head_dim
     writer.add_head_count_kv([kv_heads * (kind == FULL) for kind in config.layer_types]
                              if "lfm2" in arch or arch in ("granitehybrid", "nemotron_h_moe") else kv_heads)
     writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
+    writer.add_value_length(config.kv_lora_rank if arch == "deepseek2" else head_dim)
     epsilon = {"lfm2": "norm_eps", "lfm2moe": "norm_eps", "nemotron_h_moe": "layer_norm_epsilon"}
     writer.add_layer_norm_rms_eps(getattr(config, epsilon.get(arch, "rms_norm_eps")))
     writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    rotated = config.qk_rope_head_dim if arch == "deepseek2" else head_dim
+    share = 1.0 if arch == "gemma4" else rope.get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(rotated * share))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
     add_switches(writer, config, arch, rope)
     for name, weight in model.state_dict().items():
@@ -682,6 +815,9 @@ def save_gguf(model, config, path, arch):
             stem = name.removesuffix("qkvz.weight")
             for part, rows in zip(("qkv", "z"), ungrouped(weight, config)):
                 add_bf16(writer, gguf_name(f"{stem}{part}.weight", arch), rows)
+            continue
+        if name.endswith("kv_b_proj.weight") and config.model_type == "glm4_moe_lite":
+            add_head_projections(writer, name, weight, config)
             continue
         if name.endswith("A_log"):
             weight = -weight.exp()
@@ -716,7 +852,7 @@ def save_gguf(model, config, path, arch):
             add_bf16(writer, gguf_name(name, arch), weight)
         elif ".experts." in name:
             add_experts(writer, name, weight)
-        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight", "feed_forward.gate.weight")):
+        elif name.endswith(("mlp.gate.weight", "mixer.gate.weight", "router.weight", "router.proj.weight", "feed_forward.gate.weight")):
             writer.add_tensor(gguf_name(name, arch), weight.numpy())
         elif name.endswith("shared_expert_gate.weight"):
             writer.add_tensor(gguf_name(name, arch), weight[0].numpy())  # one row, which GGUF keeps as a vector
@@ -742,6 +878,8 @@ def image_config(text):
             vision_start_token_id=VOCAB - 3, vision_end_token_id=VOCAB - 4,
             tie_word_embeddings=text.tie_word_embeddings,
         )
+    if text.model_type == "gemma4_text":
+        return transformers.Gemma4Config(text_config=text, tie_word_embeddings=text.tie_word_embeddings)
     vision = dict(model_type="siglip_vision_model", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
                   num_attention_heads=1, image_size=8, patch_size=4)
     return transformers.Gemma3Config(
@@ -758,6 +896,8 @@ def make_variant(name, family, changes, storage):
     with_image = family.endswith("Image")
     family = family.removesuffix("Image")
     config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**{**SMALL, **changes})
+    if family == "Gemma4":
+        config.allow_global_per_layer_attribute_access = True  # of what layers with a window have
     whole = image_config(config) if with_image else config
     whole._attn_implementation = "eager"
     architecture = family + ("ForConditionalGeneration" if with_image else "ForCausalLM")

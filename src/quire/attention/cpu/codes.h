@@ -5,7 +5,8 @@
 // of 16 bits, its largest element to 32767. A score is the exact sum of integer products, times the
 // scale of the key, times that of the row. A weight is a probability times the scale of the value.
 // The weights of a piece are rounded to integers of 16 bits, the row's largest to 32767. The values
-// of a piece are exact sums again. No sum passes 2^31: 32767 * 127 * 256.
+// of a piece are exact sums again. No sum passes 2^31: 32767 * 127 * 512. Queries of larger heads
+// are rounded to half as many integers.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ namespace quire::attention {
 namespace {
 
 constexpr float kLargestInt16 = 32767.0f;
+constexpr int kMostExactDim = 512;    // of heads whose queries are integers up to that
 constexpr float kLeastPeak = 1e-30f;  // smaller ones are taken for 0: their inverse would overflow
 
 // Four codes times two pairs of integers of 16 bits. A word's even bytes are its first two values,
@@ -61,9 +63,9 @@ struct Int16Scale {
   float unit = 0;
 };
 
-inline Int16Scale int16_scale(float peak) {
+inline Int16Scale int16_scale(float peak, float largest = kLargestInt16) {
   if (peak > kLeastPeak) {
-    return {kLargestInt16 / peak, peak / kLargestInt16};
+    return {largest / peak, peak / largest};
   }
   return {};
 }
@@ -84,7 +86,9 @@ void load_coded_query(const QueryTask& t, int row, const float* cos, const float
     not_finite = V::add(not_finite, V::sub(value, value));  // 0, or NaN
     V::store(x + i, value);
   }
-  const Int16Scale scale = int16_scale(V::reduce_max(peak));
+  const bool is_large = t.padded_dim > kMostExactDim;
+  const Int16Scale scale =
+      int16_scale(V::reduce_max(peak), is_large ? kLargestInt16 / 2 : kLargestInt16);
   t.scales[row] = scale.unit + V::reduce_add(not_finite);
   for (int i = 0; i < t.padded_dim; i += V::kLanes) {
     Int8<V>::store(element_at<Int8<V>>(t, row, i), V::mul(V::load(x + i), V::set(scale.factor)));

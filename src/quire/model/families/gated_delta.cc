@@ -68,14 +68,7 @@ Status read_gated_delta_gguf(const weights::GgufFile& file, ModelConfig& config)
   QUIRE_TRY(const std::string prefix, prefix_of(file));
   QUIRE_TRY_STATUS(read_ssm_sizes(file, prefix, state));
   set_channels(state);
-  QUIRE_TRY(config.draft_layers, get_gguf_size(file, prefix + "nextn_predict_layers"));
-  if (config.draft_layers >= config.layers) {
-    return {ErrorCode::kInvalidArgument,
-            base::str_cat("GGUF key ", prefix, "nextn_predict_layers is ", config.draft_layers,
-                          " of ", config.layers, " layers")};
-  }
-  config.layers -= config.draft_layers;
-  config.window_tokens.resize(static_cast<std::size_t>(config.layers));
+  QUIRE_TRY_STATUS(read_gguf_drafts(file, config));
   QUIRE_TRY(const std::int32_t interval, get_gguf_size(file, prefix + "full_attention_interval"));
   QUIRE_TRY_STATUS(set_mixers_in_turn(interval == 0 ? 4 : interval,
                                       base::str_cat("GGUF key ", prefix, "full_attention_interval"),

@@ -1,0 +1,203 @@
+// Models whose layers cache latents, differ in size or share KV: forks, rollbacks, saved sequences
+// and chunks change no bit, or no more than rounding. Oracle: the same request computed from its
+// first token, without any reuse. Models: the tiny random checkpoints of tests/golden/model, which
+// transformers agrees with.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "quire/api/test_support.h"
+#include "quire/chunks.h"
+#include "quire/llm.h"
+#include "quire/sequence.h"
+
+namespace quire {
+namespace {
+
+using testing::HasSubstr;
+
+std::string golden(const std::string& name) { return source_path("tests/golden/model/") + name; }
+
+std::vector<float> last_logits(LLM& llm, const Ids& ids) {
+  return must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+}
+
+// Returns the models that the device computes.
+std::vector<std::string> models() {
+  std::vector<std::string> names = {"deepseek_v2", "deepseek_v3",  "glm4_moe_lite",
+                                    "gemma4",      "gemma4_image", "gemma4_moe"};
+  std::erase_if(names, [](const std::string& name) { return !computes_here(name); });
+  return names;
+}
+
+class LayerKinds : public testing::TestWithParam<std::string> {
+ protected:
+  [[nodiscard]] static LLM open(LLMOptions options = {}) {
+    options.threads = 2;
+    options.dtype = "float32";
+    return must(LLM::open(golden(GetParam()), options));
+  }
+};
+
+TEST_P(LayerKinds, ForksThatGoTheirOwnWaysEqualTheColdRun) {
+  LLM llm = open({.block_tokens = 8});
+  std::mt19937 random(11);
+  std::vector<Sequence> branches;
+  branches.push_back(must(llm.sequence(small_ids(45, 9))));
+  for (int i = 0; i < 5; ++i) {
+    branches.push_back(must(branches.front().fork()));
+  }
+  for (int operation = 0; operation < 30; ++operation) {
+    Sequence& branch = branches[random() % branches.size()];
+    const Ids tokens = branch.tokens();
+    switch (random() % 4) {
+      case 0:
+        ASSERT_TRUE(branch.append(small_ids(1 + random() % 9, random())).ok());
+        break;
+      case 1:
+        (void)must(branch.generate(greedy_to_length(1 + static_cast<std::int32_t>(random() % 5))));
+        break;
+      case 2:
+        ASSERT_TRUE(
+            branch.rollback_to(static_cast<std::int64_t>(1 + random() % std::size(tokens))).ok());
+        break;
+      default:
+        branch = must(branches[random() % branches.size()].fork());
+    }
+    ASSERT_EQ(must(branch.logits()), last_logits(llm, branch.tokens())) << operation;
+  }
+}
+
+TEST_P(LayerKinds, AnswersEqualThoseOfPromptsComputedWhole) {
+  LLM llm = open({.max_batch_tokens = 7});
+  Ids history = small_ids(40, 3);
+  for (int turn = 0; turn < 3; ++turn) {
+    history = joined(history, must(llm.generate(history, greedy_to_length(9))).token_ids);
+    history = joined(history, small_ids(5, 40 + turn));
+    const ForwardOutput warm = must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_GT(warm.cached_tokens, 0);
+    EXPECT_EQ(warm.logits, last_logits(llm, history)) << turn;
+  }
+}
+
+TEST_P(LayerKinds, SavedSequencesGoOnWithTheSameBits) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "saved.qkv";
+  const Ids prompt = small_ids(45, 6);
+  {
+    LLM llm = open({.block_tokens = 16});
+    ASSERT_TRUE(must(llm.sequence(prompt)).save(path).ok());
+  }
+  LLM llm = open({.block_tokens = 16});
+  Sequence loaded = must(llm.load_sequence(path));
+  EXPECT_EQ(loaded.tokens(), prompt);
+  ASSERT_TRUE(loaded.append(small_ids(4, 8)).ok());
+  EXPECT_EQ(must(loaded.logits()), last_logits(llm, loaded.tokens()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LayerKinds, testing::ValuesIn(models()),
+                         [](const auto& info) { return info.param; });
+
+// Returns the largest difference of the last row, as a share of the largest logit.
+float distance(const std::vector<float>& rows, const std::vector<float>& want) {
+  const auto got = rows.end() - std::ssize(want);
+  float most = 0, off = 0;
+  for (std::ptrdiff_t i = 0; i < std::ssize(want); ++i) {
+    most = std::max(most, std::fabs(want[static_cast<std::size_t>(i)]));
+    off = std::max(off, std::fabs(want[static_cast<std::size_t>(i)] - got[i]));
+  }
+  return off / most;
+}
+
+// Chunks behind each other are what their prompt is, where each context sees all before it.
+TEST(ChunksOfUnevenLayers, GiveTheLogitsOfTheirPromptAndComeBackFromAStore) {
+  for (const std::string model : {"gemma4", "gemma4_moe"}) {
+    if (!computes_here(model)) {
+      continue;
+    }
+    const TemporaryFolder folder;
+    const Ids system = small_ids(19, 3), context = small_ids(37, 4), query = small_ids(6, 5);
+    for (const int life : {0, 1}) {
+      ChunkedLLM llm = must(ChunkedLLM::open(golden(model), {.dtype = "float32", .threads = 2},
+                                             {.store = folder.path()}));
+      CompositionSpec spec;
+      spec.system_chunk_id =
+          must(llm.register_chunk({.content = system, .type = ChunkType::kSystemPrompt}));
+      spec.context_chunk_ids = {
+          must(llm.register_chunk({.content = context, .type = ChunkType::kContext}))};
+      spec.query_chunk_id = must(llm.register_chunk({.content = query, .type = ChunkType::kQuery}));
+      const ForwardOutput out = must(llm.logits_from_chunks(spec));
+      EXPECT_EQ(out.cached_tokens, 56) << "life " << life;
+      EXPECT_LT(
+          distance(out.logits, last_logits(llm.llm(), joined(joined(system, context), query))),
+          1e-4f)
+          << model;
+      spec.mode = ReuseMode::kBlend;
+      EXPECT_EQ(llm.logits_from_chunks(spec).error().code, ErrorCode::kIncompatible);
+      ASSERT_TRUE(llm.flush_store().ok());
+    }
+  }
+}
+
+std::vector<std::string> models_with_latents() {
+  return computes_here("deepseek_v2") ? std::vector<std::string>{"deepseek_v2", "deepseek_v3"}
+                                      : std::vector<std::string>();
+}
+
+// A chunk that is used elsewhere, and a query behind it: their distances are those of a prompt, so
+// logits are those of that prompt but for rounding.
+TEST(LatentChunks, GiveTheLogitsOfTheirPromptWhereverTheyStand) {
+  for (const std::string& model : models_with_latents()) {
+    ChunkedLLM llm = must(ChunkedLLM::open(golden(model), {.dtype = "float32", .threads = 2}, {}));
+    const Ids context = small_ids(37, 4), query = small_ids(6, 5);
+    CompositionSpec spec{
+        .without_system = true, .mode = ReuseMode::kIndependent, .positions = Positions::kFixed};
+    spec.context_chunk_ids.push_back(
+        must(llm.register_chunk({.content = context, .type = ChunkType::kContext})));
+    spec.query_chunk_id = must(llm.register_chunk({.content = query, .type = ChunkType::kQuery}));
+    const std::vector<float> want = last_logits(llm.llm(), joined(context, query));
+    for (const std::int32_t place : {0, 1, 57, 300}) {
+      spec.fixed = {place, place + 37};
+      EXPECT_LT(distance(must(llm.logits_from_chunks(spec)).logits, want), 1e-4f)
+          << model << " at " << place;
+    }
+  }
+}
+
+TEST(LatentChunks, BlendedWholeGiveTheLogitsOfTheirPrompt) {
+  for (const std::string& model : models_with_latents()) {
+    ChunkedLLM llm = must(ChunkedLLM::open(golden(model), {.dtype = "float32", .threads = 2}, {}));
+    const Ids first = small_ids(37, 4), second = small_ids(21, 7), query = small_ids(6, 5);
+    CompositionSpec spec{.without_system = true, .mode = ReuseMode::kBlend};
+    for (const Ids& context : {first, second}) {
+      spec.context_chunk_ids.push_back(
+          must(llm.register_chunk({.content = context, .type = ChunkType::kContext})));
+    }
+    spec.query_chunk_id = must(llm.register_chunk({.content = query, .type = ChunkType::kQuery}));
+    spec.blend = {
+        .selector = Selector::kValueDeviation, .share = 1.0, .base = ReuseMode::kIndependent};
+    const std::vector<float> want = last_logits(llm.llm(), joined(joined(first, second), query));
+    EXPECT_LT(distance(must(llm.logits_from_chunks(spec)).logits, want), 1e-4f) << model;
+  }
+}
+
+// Codes that are written block by block have no form for layers of several sizes.
+TEST(LayersOfSeveralSizes, RefuseKvByBlocksByName) {
+  for (const std::string kv_dtype : {"fp8", "int4"}) {
+    const auto llm = LLM::open(golden("gemma4"), {.kv_dtype = kv_dtype});
+    ASSERT_FALSE(llm.ok());
+    EXPECT_EQ(llm.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(llm.error().message, HasSubstr("kv_dtype \"" + kv_dtype + "\" is not there for"));
+    EXPECT_THAT(llm.error().message, HasSubstr("heads of several sizes"));
+  }
+}
+
+}  // namespace
+}  // namespace quire
