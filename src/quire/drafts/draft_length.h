@@ -10,6 +10,8 @@ namespace quire::drafts {
 // Counts what became of the guesses of one request. Old ones count less.
 class Acceptance {
  public:
+  // Begins with what other requests have shown, if nothing is known of this one.
+  void begin(const Acceptance& others);
   // Notes a guess of `drafted` tokens, of which the first `accepted` were right.
   void note(std::int32_t drafted, std::int32_t accepted);
   // Notes a step without a guess, though one was allowed by the request.
@@ -22,8 +24,9 @@ class Acceptance {
  private:
   double right_ = 1.5;
   double wrong_ = 0.5;
+  bool begun_ = false;
   std::int32_t silent_ = 0;
-  std::int32_t wait_ = 16;
+  std::int32_t wait_ = 32;
 };
 
 // Seconds of steps by their rows, where every request generates.
@@ -32,8 +35,9 @@ class RowCosts {
   static constexpr std::int32_t kMostRows = 256;
 
   void add(std::int64_t rows, double seconds);
-  // Returns the time of a step of so many rows, from the measured sizes beside it; 0: none is. A
-  // size above all of them is taken to cost no more, and then measured.
+  // Returns the time of a step of so many rows, from the measured sizes beside it; 0: none is.
+  // Beyond the largest of them each row costs what rows have cost so far. Where one size alone is
+  // known, a row is taken to cost a quarter of it.
   [[nodiscard]] double seconds(std::int64_t rows) const;
 
  private:

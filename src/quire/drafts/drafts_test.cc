@@ -169,6 +169,36 @@ TEST(DraftLengths, AreTheMostWhileNothingIsKnown) {
   EXPECT_EQ(draft_length(0.9, RowCosts(), RowCosts::kMostRows, 1, 8), 0);
 }
 
+TEST(RowCosts, AreReadBetweenAndBeyondMeasuredSizes) {
+  RowCosts costs;
+  EXPECT_EQ(costs.seconds(3), 0);
+  costs.add(2, 8);
+  EXPECT_DOUBLE_EQ(costs.seconds(1), 8);
+  EXPECT_DOUBLE_EQ(costs.seconds(2), 8);
+  EXPECT_DOUBLE_EQ(costs.seconds(3), 9) << "an eighth of two rows";
+  costs.add(6, 16);
+  EXPECT_DOUBLE_EQ(costs.seconds(4), 12);
+  EXPECT_DOUBLE_EQ(costs.seconds(6), 16);
+  EXPECT_DOUBLE_EQ(costs.seconds(9), 22);
+  costs.add(5, 0.5);  // a size that was faster does not make larger ones cheaper than known
+  EXPECT_DOUBLE_EQ(costs.seconds(6), 16);
+}
+
+TEST(Acceptances, BeginWithWhatOtherRequestsHaveShown) {
+  Acceptance others;
+  for (int i = 0; i < 20; ++i) {
+    others.note(4, 0);
+  }
+  Acceptance fresh;
+  fresh.begin(others);
+  EXPECT_DOUBLE_EQ(fresh.rate(), others.rate());
+  fresh.note(4, 4);
+  const double rate = fresh.rate();
+  EXPECT_GT(rate, 0.5);
+  fresh.begin(others);
+  EXPECT_EQ(fresh.rate(), rate) << "it has begun";
+}
+
 TEST(DraftLengths, ExpectedTokensAreTheGeometricSum) {
   EXPECT_DOUBLE_EQ(expected_tokens(0.8, 4), (1 - 0.8 * 0.8 * 0.8 * 0.8 * 0.8) / (1 - 0.8));
   EXPECT_DOUBLE_EQ(expected_tokens(1, 3), 4);
@@ -196,7 +226,7 @@ TEST(Acceptances, TryAgainAfterLongerAndLongerSilence) {
     waits.push_back(wait);
     acceptance.note(2, 0);
   }
-  EXPECT_EQ(waits, (std::vector<int>{16, 32, 64}));
+  EXPECT_EQ(waits, (std::vector<int>{32, 64, 128}));
 }
 
 }  // namespace
