@@ -103,7 +103,7 @@ class SamplingParams:
         """Number of outputs, 1 to 16, for one computation of the prompt"""
     @property
     def speculate(self) -> int | None:
-        """Number of tokens to guess at most, 0 or more"""
+        """Number of tokens to guess at most"""
 
 class Mark:
     """A moment of one sequence, from its checkpoint()."""
