@@ -1,17 +1,16 @@
 #include "quire/drafts/draft_length.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <iterator>
 
 namespace quire::drafts {
 namespace {
 
-constexpr double kKept = 0.9;               // weight of what was known, when a guess is checked
-constexpr double kNew = 0.2;                // weight of a new measurement of a step
-constexpr double kGain = 1.03;              // a guess that gains less is not made
-constexpr std::int32_t kFirstWait = 32;     // steps, as the next one
+constexpr double kKept = 0.95;           // weight of what was known, when a guess is checked
+constexpr double kKeptCosts = 0.99;      // weight of the steps before, when one is measured
+constexpr double kMargin = 1.15;         // a guess shall bring so many times the tokens of its time
+constexpr double kLeast = 0.05;          // tokens that each guessed one shall bring at least
+constexpr std::int32_t kFirstWait = 32;  // steps, as the next one
 constexpr std::int32_t kLongestWait = 512;  // steps
 
 }  // namespace
@@ -45,41 +44,31 @@ double expected_tokens(double rate, std::int32_t drafted) {
 }
 
 void RowCosts::add(std::int64_t rows, double seconds) {
-  if (rows < 1 || rows > kMostRows) {
+  if (rows < 1 || rows > kMostRows || !(seconds > 0)) {
     return;
   }
-  double& known = seconds_[static_cast<std::size_t>(rows)];
-  known = known == 0 ? seconds : known + kNew * (seconds - known);
+  const auto size = static_cast<double>(rows);
+  const double weight = 1 / (seconds * seconds);
+  weight_ = weight_ * kKeptCosts + weight;
+  rows_ = rows_ * kKeptCosts + weight * size;
+  squares_ = squares_ * kKeptCosts + weight * size * size;
+  seconds_ = seconds_ * kKeptCosts + weight * seconds;
+  products_ = products_ * kKeptCosts + weight * size * seconds;
 }
 
 double RowCosts::seconds(std::int64_t rows) const {
-  const auto at = static_cast<std::size_t>(std::clamp<std::int64_t>(rows, 1, kMostRows));
-  const auto is_known = [](double seconds) { return seconds > 0; };
-  const auto first = std::ranges::find_if(seconds_, is_known);
-  if (first == seconds_.end()) {
+  if (weight_ == 0) {
     return 0;
   }
-  const auto above =
-      std::find_if(seconds_.begin() + static_cast<std::ptrdiff_t>(at), seconds_.end(), is_known);
-  const auto below = std::find_if(
-      std::make_reverse_iterator(seconds_.begin() + static_cast<std::ptrdiff_t>(at) + 1),
-      seconds_.rend(), is_known);
-  if (below == seconds_.rend()) {
-    return *above;
-  }
-  const auto known = static_cast<std::size_t>(seconds_.rend() - below) - 1;
-  const auto between = [](double count, double of, double change) { return count / of * change; };
-  if (above != seconds_.end()) {
-    const auto next = static_cast<std::size_t>(above - seconds_.begin());
-    return next == known ? *above
-                         : *below + between(static_cast<double>(at - known),
-                                            static_cast<double>(next - known), *above - *below);
-  }
-  const auto least = static_cast<std::size_t>(first - seconds_.begin());
-  const double more = static_cast<double>(at - known);
-  return least == known ? *below + between(more, 4 * static_cast<double>(known), *below)
-                        : *below + std::max(0.0, between(more, static_cast<double>(known - least),
-                                                         *below - *first));
+  const double size = rows_ / weight_;  // the means of both
+  const double time = seconds_ / weight_;
+  const double spread = squares_ / weight_ - size * size;
+  constexpr double kLeastSpread = 1e-3;  // of sizes squared, below which they count as one
+  const double slope = spread > kLeastSpread * size * size
+                           ? (products_ / weight_ - size * time) / spread
+                           : time / (4 * size);
+  const double row = std::clamp(slope, 0.0, time / size);  // neither part is negative
+  return time + row * (static_cast<double>(rows) - size);
 }
 
 std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows, double tokens,
@@ -92,10 +81,10 @@ std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows,
     return most;  // nothing is known of this machine yet
   }
   std::int32_t best = 0;
-  double best_gain = kGain;
+  double best_gain = 0;
   for (std::int32_t count = 1; count <= most; ++count) {
-    const double more = (tokens - 1 + expected_tokens(rate, count)) / tokens;
-    const double gain = more * plain / std::max(costs.seconds(rows + count), plain);
+    const double lost = tokens * (costs.seconds(rows + count) / plain - 1);  // in that time
+    const double gain = expected_tokens(rate, count) - 1 - kMargin * lost - kLeast * count;
     if (gain > best_gain) {
       best = count;
       best_gain = gain;

@@ -1,8 +1,6 @@
 // How many tokens to guess: by what guesses have brought, what a row costs, and who else runs.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace quire::drafts {
@@ -22,26 +20,30 @@ class Acceptance {
   [[nodiscard]] bool may_probe() const { return silent_ >= wait_; }
 
  private:
-  double right_ = 1.5;
-  double wrong_ = 0.5;
+  double right_ = 1;
+  double wrong_ = 1;
   bool begun_ = false;
   std::int32_t silent_ = 0;
   std::int32_t wait_ = 32;
 };
 
-// Seconds of steps by their rows, where every request generates.
+// Seconds of steps by their rows, where every request generates: a line through what was measured.
+// Old steps count less, and so do slow ones, since errors are relative.
 class RowCosts {
  public:
   static constexpr std::int32_t kMostRows = 256;
 
   void add(std::int64_t rows, double seconds);
-  // Returns the time of a step of so many rows, from the measured sizes beside it; 0: none is.
-  // Beyond the largest of them each row costs what rows have cost so far. Where one size alone is
-  // known, a row is taken to cost a quarter of it.
+  // Returns the time of a step of so many rows; 0: none was measured. Where all had one size, a row
+  // is taken to cost a quarter of its share.
   [[nodiscard]] double seconds(std::int64_t rows) const;
 
  private:
-  std::array<double, static_cast<std::size_t>(kMostRows) + 1> seconds_{};  // by rows; 0: unknown
+  double weight_ = 0;  // sums over steps, each divided by its seconds squared
+  double rows_ = 0;
+  double squares_ = 0;
+  double seconds_ = 0;
+  double products_ = 0;
 };
 
 // Returns how many tokens to guess, at most `most`, so that a step gives the most tokens a second.
