@@ -6,11 +6,11 @@
 namespace quire::drafts {
 namespace {
 
-constexpr double kKept = 0.95;           // weight of what was known, when a guess is checked
-constexpr double kKeptCosts = 0.99;      // weight of the steps before, when one is measured
-constexpr double kMargin = 1.15;         // a guess shall bring so many times the tokens of its time
-constexpr double kLeast = 0.05;          // tokens that each guessed one shall bring at least
-constexpr std::int32_t kFirstWait = 32;  // steps, as the next one
+constexpr double kKept = 0.95;       // weight of what was known, when a guess is checked
+constexpr double kKeptCosts = 0.99;  // weight of the steps before, when one is measured
+constexpr double kLeast =
+    0.03;  // tokens that each guessed one shall bring beside those of its time
+constexpr std::int32_t kFirstWait = 32;     // steps, as the next one
 constexpr std::int32_t kLongestWait = 512;  // steps
 
 }  // namespace
@@ -63,7 +63,7 @@ double RowCosts::seconds(std::int64_t rows) const {
   const double size = rows_ / weight_;  // the means of both
   const double time = seconds_ / weight_;
   const double spread = squares_ / weight_ - size * size;
-  constexpr double kLeastSpread = 1e-3;  // of sizes squared, below which they count as one
+  constexpr double kLeastSpread = 0.02;  // of sizes squared, below which they count as one
   const double slope = spread > kLeastSpread * size * size
                            ? (products_ / weight_ - size * time) / spread
                            : time / (4 * size);
@@ -84,7 +84,7 @@ std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows,
   double best_gain = 0;
   for (std::int32_t count = 1; count <= most; ++count) {
     const double lost = tokens * (costs.seconds(rows + count) / plain - 1);  // in that time
-    const double gain = expected_tokens(rate, count) - 1 - kMargin * lost - kLeast * count;
+    const double gain = expected_tokens(rate, count) - 1 - lost - kLeast * count;
     if (gain > best_gain) {
       best = count;
       best_gain = gain;
