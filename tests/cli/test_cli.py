@@ -255,6 +255,18 @@ class RunTest(CommandLineTest):
         self.assertEqual(list(result), members.split())
         self.assertEqual(len(result["prompt_token_ids"]), result["usage"]["prompt_tokens"])
 
+    def test_guesses_change_no_answer(self):
+        draft = str(pathlib.Path(MODEL).parent / "draft")
+        plain = self.assert_json(quire(*greedy("--format", "json", self.PROMPT)))
+        for options in (["--speculate", "ngram"], ["--draft-model", draft, "--draft-tokens", "3"]):
+            with self.subTest(options[0]):
+                guessed = self.assert_json(quire(*greedy("--format", "json", *options, self.PROMPT)))
+                self.assertEqual(guessed["token_ids"], plain["token_ids"])
+        self.assertGreater(guessed["usage"]["drafted_tokens"], 0)
+        for options in (["--draft-tokens", "3"], ["--draft-model", draft, "--draft-width", "2"], ["--speculate", "turbo"]):
+            with self.subTest(options[0]):
+                self.assertNotEqual(quire(*greedy(*options, self.PROMPT)).returncode, 0)
+
     def test_a_seed_repeats_the_answer(self):
         arguments = ["run", MODEL, "--raw", "<bos>", "--max-tokens", "16", "--seed", "5"]
         self.assertEqual(quire(*arguments).stdout, quire(*arguments).stdout)

@@ -101,6 +101,9 @@ class SamplingParams:
     @property
     def n(self) -> int:
         """Number of outputs, 1 to 16, for one computation of the prompt"""
+    @property
+    def speculate(self) -> int | None:
+        """Number of tokens to guess at most"""
 
 class Mark:
     """A moment of one sequence, from its checkpoint()."""

@@ -65,7 +65,7 @@ def _speculate(wanted: str | dict[str, Any] | None) -> str:
     if isinstance(wanted, str):
         if not wanted:
             raise ValueError("speculate cannot be ''; None guesses nothing")
-        return wanted
+        return to_text(wanted, "speculate")
     if not isinstance(wanted, dict):
         raise TypeError(f"speculate must be None, the name of a method, or a dict, not a {type(wanted).__name__}")
     text = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in wanted.items()}

@@ -180,8 +180,8 @@ def test_sampling_params_are_values_with_the_signature_of_their_fields():
     assert signature.parameters["stop"].default is None and signature.parameters["max_tokens"].default == 256
     with pytest.raises(TypeError, match="'temperature' is given twice"):
         quire.SamplingParams(0.5, temperature=1)
-    with pytest.raises(TypeError, match="16 fields, not 17"):
-        quire.SamplingParams(*range(17))
+    with pytest.raises(TypeError, match="17 fields, not 18"):
+        quire.SamplingParams(*range(18))
 
 
 def test_numbers_and_arrays_of_numpy_are_taken_like_those_of_python(chunked, ids):

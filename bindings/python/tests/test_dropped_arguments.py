@@ -32,7 +32,7 @@ NO_ARGUMENT = {"self", "handle"}  # the second one is made by the library alone
 ALIASES = {
     "Model": "str | os.PathLike", "Prompt": "str | list[int]", "Params": "dict | None", "Progress": "bool | Callable | None",
     "Log": "Callable | None",
-    "Scheduler": "choice", "PreemptionMode": "choice",
+    "Scheduler": "choice", "PreemptionMode": "choice", "Speculate": "choice | dict | None",
     "Device": "choice", "DType": "choice", "KVDType": "choice", "Quantize": "choice", "Mode": "choice", "Selector": "choice", "ChunkType": "str",
     "LLM": "object", "Sequence": "object", "Mark": "object", "Blocks": "object", "Composition": "object",
     "VirtualSequence": "object",
@@ -41,7 +41,7 @@ ANNOTATIONS = {
     "existing_blocks": "list[int] | None", "blocks": "list[int] | None", "ids": "list[int]", "chunk_type": "choice",
     "reuse": "choice", "rows": "choice", "mode": "choice", "kind": "choice", "base": "choice | None", "sink": "choice | None",
     "positions": "choice | list[int]", "selector": "choice | None", "request": "dict | str | list[int] | None",
-    "query": "str | list[int]", "ttl_seconds": "float | None",
+    "query": "str | list[int]", "ttl_seconds": "float | None", "speculate": "Count | None",
 }  # fmt: skip
 ANNOTATIONS_OF = {
     ("Tokenizer.decode", "ids"): "list[int] | int",
@@ -49,6 +49,8 @@ ANNOTATIONS_OF = {
     ("ChunkedLLM.list_chunks", "chunk_type"): "choice | None",
     ("ChunkedLLM.clear_chunks", "chunk_type"): "choice | None",
     ("Store.ls", "kind"): "choice | None",
+    ("LLM.__init__", "speculate"): "choice | dict | None",
+    ("ChunkedLLM.__init__", "speculate"): "choice | dict | None",
     ("LLM.__init__", "model"): "str | os.PathLike",
     ("ChunkedLLM.__init__", "model"): "str | os.PathLike",
     ("ChunkedLLM.generate", "persist_chunks"): "bool | None",  # None is no, too
@@ -124,7 +126,7 @@ KINDS = {
     "bool": {"bool"}, "int": {"int"}, "float": {"int", "float"}, "str": {"text"}, "choice": {"text"}, "None": {"none"},
     "os.PathLike": {"text", "bytes"}, "dict": {"dict"}, "Mapping": {"dict"}, "object": {"thing"}, "Callable": {"function"},
     "list": {"list", "array"}, "Sequence": {"list", "array"}, "Iterable": {"list", "array", "set"}, "Literal": {"text"},
-    "Any": set(),
+    "Any": set(), "Count": {"int", "bool"},
 }  # fmt: skip
 NUMBERS = {"int", "float"}
 SAMPLED = 4  # values of each field of SamplingParams that a call takes by keyword; its own test takes all of them
@@ -302,7 +304,7 @@ def test_a_keyword_that_a_call_does_not_have_is_refused_by_name(site, name):
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_sampling_parameter_that_cannot_be_is_refused_by_name(field):
-    annotation = Sampling.__annotations__[field].__forward_arg__
+    annotation = ANNOTATIONS.get(field, Sampling.__annotations__[field].__forward_arg__)
     rng = random.Random(field)
     for value in [each for _ in range(20) for each in wrong_values(annotation, rng)]:
         for refused in ({field: value}, {"seed": 1, field: value}):
@@ -317,7 +319,7 @@ def test_a_sampling_parameter_that_cannot_be_is_refused_by_name(field):
         ("repetition_penalty", [0.5, 1, 2]), ("presence_penalty", [-1, 0.5]), ("frequency_penalty", [-1, 0.5]),
         ("max_tokens", [0, 7, 2**31 - 1]), ("min_tokens", [0, 7]), ("stop", [["x", "y"], None]),
         ("stop_token_ids", [[5, 6], None]), ("ignore_eos", [True, False]), ("seed", [0, 2**63 - 1, None]),
-        ("logprobs", [0, 5, None]), ("logit_bias", [{5: -1.5}, None]),
+        ("logprobs", [0, 5, None]), ("speculate", [0, 5, None]), ("logit_bias", [{5: -1.5}, None]),
     ],
 )  # fmt: skip
 def test_a_sampling_parameter_is_read_back_as_it_was_given(field, values):

@@ -22,7 +22,7 @@ CONFIG_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer
         ({"load_in_4bit": True}, 'quantize="q4g32"'),
         ({"enable_prefix_caching": True}, "Quire's word is prefix_cache"),
         ({"model_name_or_path": "x"}, "Quire's word is model"),
-        ({"draft_model": "x"}, "does not have it yet"),
+        ({"draft_model": "x"}, "speculate"),
         ({"thread": 2}, r"did you mean threads\?"),
         ({"kv_bugdet": "1GiB"}, r"did you mean kv_budget\?"),
         ({"max_num_seqs": 8}, "as many requests run together as fit"),

@@ -1,24 +1,34 @@
 #include "quire/drafts/draft_length.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 
 namespace quire::drafts {
 namespace {
 
-constexpr double kKept = 0.9;               // weight of what was known, when a guess is checked
-constexpr double kNew = 0.2;                // weight of a new measurement of a step
-constexpr double kGain = 1.03;              // a guess that gains less is not made
+constexpr double kKept = 0.95;       // weight of what was known, when a guess is checked
+constexpr double kKeptCosts = 0.99;  // weight of the steps before, when one is measured
+constexpr double kLeast =
+    0.03;  // tokens that each guessed one shall bring beside those of its time
+constexpr std::int32_t kFirstWait = 32;     // steps, as the next one
 constexpr std::int32_t kLongestWait = 512;  // steps
 
 }  // namespace
+
+void Acceptance::begin(const Acceptance& others) {
+  if (!begun_) {
+    constexpr double kWeight = 2;  // so many tokens would have shown it
+    right_ = kWeight * others.rate();
+    wrong_ = kWeight - right_;
+    begun_ = true;
+  }
+}
 
 void Acceptance::note(std::int32_t drafted, std::int32_t accepted) {
   right_ = right_ * kKept + accepted;
   wrong_ = wrong_ * kKept + (accepted < drafted ? 1 : 0);
   if (may_probe()) {
-    wait_ = 2 * accepted >= drafted ? 16 : std::min(2 * wait_, kLongestWait);
+    wait_ = 2 * accepted >= drafted ? kFirstWait : std::min(2 * wait_, kLongestWait);
   }
   silent_ = 0;
 }
@@ -34,31 +44,31 @@ double expected_tokens(double rate, std::int32_t drafted) {
 }
 
 void RowCosts::add(std::int64_t rows, double seconds) {
-  if (rows < 1 || rows > kMostRows) {
+  if (rows < 1 || rows > kMostRows || !(seconds > 0)) {
     return;
   }
-  double& known = seconds_[static_cast<std::size_t>(rows)];
-  known = known == 0 ? seconds : known + kNew * (seconds - known);
+  const auto size = static_cast<double>(rows);
+  const double weight = 1 / (seconds * seconds);
+  weight_ = weight_ * kKeptCosts + weight;
+  rows_ = rows_ * kKeptCosts + weight * size;
+  squares_ = squares_ * kKeptCosts + weight * size * size;
+  seconds_ = seconds_ * kKeptCosts + weight * seconds;
+  products_ = products_ * kKeptCosts + weight * size * seconds;
 }
 
 double RowCosts::seconds(std::int64_t rows) const {
-  const auto at = static_cast<std::size_t>(std::clamp<std::int64_t>(rows, 1, kMostRows));
-  std::size_t below = at;
-  while (below > 0 && seconds_[below] == 0) {
-    --below;
+  if (weight_ == 0) {
+    return 0;
   }
-  std::size_t above = at;
-  while (above < seconds_.size() && seconds_[above] == 0) {
-    ++above;
-  }
-  if (below == 0) {
-    return above == seconds_.size() ? 0 : seconds_[above];
-  }
-  if (above == seconds_.size() || above == below) {
-    return seconds_[below];
-  }
-  const double part = static_cast<double>(at - below) / static_cast<double>(above - below);
-  return seconds_[below] + part * (seconds_[above] - seconds_[below]);
+  const double size = rows_ / weight_;  // the means of both
+  const double time = seconds_ / weight_;
+  const double spread = squares_ / weight_ - size * size;
+  constexpr double kLeastSpread = 0.02;  // of sizes squared, below which they count as one
+  const double slope = spread > kLeastSpread * size * size
+                           ? (products_ / weight_ - size * time) / spread
+                           : time / (4 * size);
+  const double row = std::clamp(slope, 0.0, time / size);  // neither part is negative
+  return time + row * (static_cast<double>(rows) - size);
 }
 
 std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows, double tokens,
@@ -71,10 +81,10 @@ std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows,
     return most;  // nothing is known of this machine yet
   }
   std::int32_t best = 0;
-  double best_gain = kGain;
+  double best_gain = 0;
   for (std::int32_t count = 1; count <= most; ++count) {
-    const double more = (tokens - 1 + expected_tokens(rate, count)) / tokens;
-    const double gain = more * plain / std::max(costs.seconds(rows + count), plain);
+    const double lost = tokens * (costs.seconds(rows + count) / plain - 1);  // in that time
+    const double gain = expected_tokens(rate, count) - 1 - lost - kLeast * count;
     if (gain > best_gain) {
       best = count;
       best_gain = gain;

@@ -1,8 +1,6 @@
 // How many tokens to guess: by what guesses have brought, what a row costs, and who else runs.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace quire::drafts {
@@ -10,6 +8,8 @@ namespace quire::drafts {
 // Counts what became of the guesses of one request. Old ones count less.
 class Acceptance {
  public:
+  // Begins with what other requests have shown, if nothing is known of this one.
+  void begin(const Acceptance& others);
   // Notes a guess of `drafted` tokens, of which the first `accepted` were right.
   void note(std::int32_t drafted, std::int32_t accepted);
   // Notes a step without a guess, though one was allowed by the request.
@@ -20,24 +20,30 @@ class Acceptance {
   [[nodiscard]] bool may_probe() const { return silent_ >= wait_; }
 
  private:
-  double right_ = 1.5;
-  double wrong_ = 0.5;
+  double right_ = 1;
+  double wrong_ = 1;
+  bool begun_ = false;
   std::int32_t silent_ = 0;
-  std::int32_t wait_ = 16;
+  std::int32_t wait_ = 32;
 };
 
-// Seconds of steps by their rows, where every request generates.
+// Seconds of steps by their rows, where every request generates: a line through what was measured.
+// Old steps count less, and so do slow ones, since errors are relative.
 class RowCosts {
  public:
   static constexpr std::int32_t kMostRows = 256;
 
   void add(std::int64_t rows, double seconds);
-  // Returns the time of a step of so many rows, from the measured sizes beside it; 0: none is. A
-  // size above all of them is taken to cost no more, and then measured.
+  // Returns the time of a step of so many rows; 0: none was measured. Where all had one size, a row
+  // is taken to cost a quarter of its share.
   [[nodiscard]] double seconds(std::int64_t rows) const;
 
  private:
-  std::array<double, static_cast<std::size_t>(kMostRows) + 1> seconds_{};  // by rows; 0: unknown
+  double weight_ = 0;  // sums over steps, each divided by its seconds squared
+  double rows_ = 0;
+  double squares_ = 0;
+  double seconds_ = 0;
+  double products_ = 0;
 };
 
 // Returns how many tokens to guess, at most `most`, so that a step gives the most tokens a second.

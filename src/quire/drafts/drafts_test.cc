@@ -169,6 +169,40 @@ TEST(DraftLengths, AreTheMostWhileNothingIsKnown) {
   EXPECT_EQ(draft_length(0.9, RowCosts(), RowCosts::kMostRows, 1, 8), 0);
 }
 
+TEST(RowCosts, AreALineThroughWhatWasMeasured) {
+  RowCosts costs;
+  EXPECT_EQ(costs.seconds(3), 0);
+  costs.add(2, 8);
+  costs.add(2, 8);
+  EXPECT_DOUBLE_EQ(costs.seconds(2), 8);
+  EXPECT_DOUBLE_EQ(costs.seconds(3), 9) << "a quarter of a row's share";
+  costs.add(6, 16);
+  EXPECT_NEAR(costs.seconds(4), 12, 1e-9);
+  EXPECT_NEAR(costs.seconds(9), 22, 1e-9);
+}
+
+TEST(RowCosts, AreLittleMovedByASlowStep) {
+  RowCosts costs = costs_of(0.5);
+  const double before = costs.seconds(10);
+  costs.add(10, 100);
+  EXPECT_NEAR(costs.seconds(10), before, 0.02 * before);
+}
+
+TEST(Acceptances, BeginWithWhatOtherRequestsHaveShown) {
+  Acceptance others;
+  for (int i = 0; i < 20; ++i) {
+    others.note(4, 0);
+  }
+  Acceptance fresh;
+  fresh.begin(others);
+  EXPECT_DOUBLE_EQ(fresh.rate(), others.rate());
+  fresh.note(4, 4);
+  const double rate = fresh.rate();
+  EXPECT_GT(rate, 0.5);
+  fresh.begin(others);
+  EXPECT_EQ(fresh.rate(), rate) << "it has begun";
+}
+
 TEST(DraftLengths, ExpectedTokensAreTheGeometricSum) {
   EXPECT_DOUBLE_EQ(expected_tokens(0.8, 4), (1 - 0.8 * 0.8 * 0.8 * 0.8 * 0.8) / (1 - 0.8));
   EXPECT_DOUBLE_EQ(expected_tokens(1, 3), 4);
@@ -196,7 +230,7 @@ TEST(Acceptances, TryAgainAfterLongerAndLongerSilence) {
     waits.push_back(wait);
     acceptance.note(2, 0);
   }
-  EXPECT_EQ(waits, (std::vector<int>{16, 32, 64}));
+  EXPECT_EQ(waits, (std::vector<int>{32, 64, 128}));
 }
 
 }  // namespace

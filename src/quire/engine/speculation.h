@@ -28,6 +28,8 @@ class Speculation {
   [[nodiscard]] const drafts::SpeculationOptions& options() const { return options_; }
   [[nodiscard]] drafts::DraftSource& source() { return *source_; }
   [[nodiscard]] drafts::RowCosts& costs() { return costs_; }
+  // Returns what became of the guesses of all requests.
+  [[nodiscard]] drafts::Acceptance& overall() { return overall_; }
 
   // Arrays of a step, kept between steps.
   std::vector<std::vector<TokenId>> guesses;                   // [runs]
@@ -35,7 +37,9 @@ class Speculation {
   std::vector<drafts::DraftQuery> queries;
   std::vector<std::int32_t> wanted;               // [runs] tokens
   std::vector<std::span<const TokenId>> assumed;  // [runs] tokens of assumed rows
-  bool asked = false;                             // true: the last plan was drafted for somebody
+  bool asked = false;        // true: somebody was to have a guess in the last plan
+  bool found = false;        // true: somebody had one
+  std::int32_t skipped = 0;  // steps launched ahead since then
 
  private:
   Speculation(const drafts::SpeculationOptions& options,
@@ -45,6 +49,7 @@ class Speculation {
   const drafts::SpeculationOptions options_;
   std::unique_ptr<drafts::DraftSource> source_;
   drafts::RowCosts costs_;
+  drafts::Acceptance overall_;
 };
 
 }  // namespace quire::engine

@@ -225,6 +225,7 @@ bool accept_sampled(Step& step, const sched::ScheduledRun& run, std::size_t inde
     const auto right = static_cast<std::int32_t>(
         std::min(static_cast<std::size_t>(sampled.right), step.accepted.size()));
     active.note_drafts(run.assumed, right);
+    step.speculation->overall().note(run.assumed, right);
     step.core.counters.tokens_drafted += run.assumed;
     step.core.counters.tokens_accepted += right;
   }

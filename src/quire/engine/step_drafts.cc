@@ -20,7 +20,7 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int32_t kProbed = 2;  // tokens of a guess that tries again whether guessing pays
+constexpr std::int32_t kProbed = 1;  // tokens of a guess that tries again whether guessing pays
 
 // The work of a plan without guesses.
 struct PlannedWork {
@@ -49,6 +49,7 @@ std::int32_t length_for(Speculation& speculation, ActiveRequest& active, const P
     return std::max(most, 0);
   }
   drafts::Acceptance& acceptance = active.acceptance();
+  acceptance.begin(speculation.overall());
   const std::int32_t length =
       drafts::draft_length(acceptance.rate(), speculation.costs(), work.rows, work.tokens, most);
   if (length > 0) {
@@ -115,12 +116,15 @@ void draft_tokens(Step& step) {
     return;
   }
   speculation.asked = true;
+  speculation.found = false;
+  speculation.skipped = 0;
   speculation.source().propose(speculation.queries);
   for (const drafts::DraftQuery& query : speculation.queries) {
     cut(*query.draft, query.most, step.core.decoder().config().vocab_size);
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     speculation.wanted[i] = static_cast<std::int32_t>(speculation.guesses[i].size());
+    speculation.found = speculation.found || speculation.wanted[i] > 0;
   }
   step.core.scheduler.assume(step.plan, speculation.wanted);
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -148,8 +152,12 @@ std::span<const std::span<const TokenId>> assumed_tokens(Step& step, const Runni
 }
 
 bool wants_drafts(Step& step) {
-  if (step.speculation == nullptr || step.speculation->asked) {
-    return step.speculation != nullptr;
+  constexpr std::int32_t kSkipped = 4;  // steps that are not asked about where nothing was found
+  if (step.speculation == nullptr) {
+    return false;
+  }
+  if (step.speculation->asked) {
+    return step.speculation->found || ++step.speculation->skipped >= kSkipped;
   }
   bool wants = false;
   for (ActiveRequest* active : step.now.requests) {
