@@ -57,14 +57,11 @@ TEST_P(Attention, MatchesDoublePrecisionForEveryHeadSize) {
 // Heads of latents are a rotated part and the latent.
 TEST_P(Attention, MatchesDoublePrecisionForTheLargestHeads) {
   for (const int dim : {512, 576}) {
-    for (const int tokens : {33, 300}) {
-      Pool pool(shape_of(20, 1, dim), kind(), 32, 10);
-      const StoredRun kv = pool.fill(tokens, 1);
-      const Problem problem{
-          .uses = {causal(kv, 0, 3)}, .q = random_queries(pool.shape(), 3, 2), .half = 32};
-      expect_close(pool, problem, attend({isa(), 2}, pool, problem),
-                   std::to_string(dim) + " dims, " + std::to_string(tokens) + " tokens");
-    }
+    Pool pool(shape_of(20, 1, dim), kind(), 32, 10);
+    const StoredRun kv = pool.fill(dim - 279, 1);
+    const Problem problem{
+        .uses = {causal(kv, 0, 2)}, .q = random_queries(pool.shape(), 2, 2), .half = 32};
+    expect_close(pool, problem, attend({isa(), 2}, pool, problem), std::to_string(dim) + " dims");
   }
 }
 

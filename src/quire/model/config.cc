@@ -321,6 +321,7 @@ double ModelConfig::score_scale() const {
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
   const std::array<std::pair<bool, std::string_view>, 19> switches = {{
+      {config.latent.is_there(), "attention over latents"},
       {config.experts.count > 0, "layers with experts"},
       {!config.mlps.empty(), "layers without an MLP"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
@@ -336,7 +337,6 @@ Status check_device_switches(const ModelConfig& config) {
       {scales.query_growth != 0.0, "queries that grow with their position"},
       {!config.mixers.empty(), "layers that carry a state"},
       {config.gates_attention, "a gate on the output of attention"},
-      {config.latent.is_there(), "attention over latents"},
       {!config.kv_sizes.empty() || !config.kv_sources.empty(),
        "layers whose KV differs or is shared"},
       {config.norms_values, "a norm of values"},

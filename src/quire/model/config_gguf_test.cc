@@ -237,7 +237,7 @@ TEST_F(ConfigFromGguf, ErrorsGiveTheKeyOfTheFile) {
   const auto unchanged = file_;
   for (const auto& [key, value] : {std::pair<const char*, std::uint32_t>{"llama.block_count", 0},
                                    {"llama.block_count", 100'000},
-                                   {"llama.attention.key_length", 300}}) {
+                                   {"llama.attention.key_length", 600}}) {
     file_ = unchanged;
     if (std::string_view(key) != "llama.block_count") {
       set_layers();
@@ -366,9 +366,9 @@ TEST_F(ConfigFromGguf, NamesTheTypeOfAnEmbeddingThatIsNotImplemented) {
 
 TEST_F(ConfigFromGguf, RefusesOtherArchitecturesByName) {
   weights::testing::GgufBuilder other;
-  other.key("general.architecture", kString, counted("gemma4"));
+  other.key("general.architecture", kString, counted("gemma3n"));
   file_ = other;
-  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"gemma4\""));
+  EXPECT_THAT(refusal(ErrorCode::kUnsupported), HasSubstr("\"gemma3n\""));
 }
 
 // Draws keys and values of any type that the format has.

@@ -465,15 +465,16 @@ TEST(Families, AreFoundByBothNames) {
   EXPECT_EQ(find_family("qwen3")->gguf_architecture, "qwen3");
   EXPECT_EQ(find_gguf_family("phi3")->name, "phi3");
   EXPECT_EQ(find_gguf_family("llama")->name, "llama");
-  EXPECT_THAT(
-      gguf_family_names(),
-      ElementsAre("gemma2", "gemma3", "gpt-oss", "granite", "granitehybrid", "lfm2", "lfm2moe",
-                  "llama", "mistral3", "nemotron_h", "nemotron_h_moe", "olmo2", "phi3", "qwen2",
-                  "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "smollm3"));
+  EXPECT_THAT(gguf_family_names(),
+              ElementsAre("deepseek2", "gemma2", "gemma3", "gemma4", "gpt-oss", "granite",
+                          "granitehybrid", "lfm2", "lfm2moe", "llama", "mistral3", "nemotron_h",
+                          "nemotron_h_moe", "olmo2", "phi3", "qwen2", "qwen3", "qwen35",
+                          "qwen35moe", "qwen3moe", "qwen3next", "smollm3"));
   EXPECT_EQ(find_family("gpt2"), nullptr);
   EXPECT_EQ(find_gguf_family(""), nullptr);
   EXPECT_THAT(family_names(),
-              ElementsAre("gemma2", "gemma3", "gpt_oss", "granite", "granitemoehybrid", "lfm2",
+              ElementsAre("deepseek_v2", "deepseek_v3", "gemma2", "gemma3", "gemma4",
+                          "glm4_moe_lite", "gpt_oss", "granite", "granitemoehybrid", "lfm2",
                           "lfm2_moe", "llama", "ministral3", "mistral", "mixtral", "nemotron_h",
                           "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe",
                           "qwen3_moe", "qwen3_next", "smollm3"));

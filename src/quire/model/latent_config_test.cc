@@ -123,7 +123,8 @@ TEST(LatentConfig, EverySwitchIsPartOfTheDigest) {
 TEST(LatentConfig, WhatDoesNotAddUpIsRefusedByName) {
   const std::vector<std::pair<std::string_view, std::string_view>> cases = {
       {R"("kv_lora_rank": 0)", "\"kv_lora_rank\" is 0"},
-      {R"("kv_lora_rank": 700)", "the head size is 704; must be in [2, 576]"},
+      {R"("kv_lora_rank": 700)",
+       "a latent of 700 and a rotated key of 4 are more than the 576 values"},
       {R"("q_lora_rank": -1)", "\"q_lora_rank\" is -1"},
       {R"("qk_rope_head_dim": 3)", "is 3; must be even"},
       {R"("qk_nope_head_dim": 0)", "\"qk_nope_head_dim\" is 0"},

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "quire/base/str.h"
+#include "quire/kernels/kv_codes.h"
 #include "quire/result.h"
 
 namespace quire::model {
@@ -30,6 +31,12 @@ Status LatentShape::validate() const {
   QUIRE_TRY_STATUS(check_size("the rotated size of a head", rope_dim, 2, kMostHead));
   QUIRE_TRY_STATUS(check_size("the size of a head that is not rotated", plain_dim, 1, kMostHead));
   QUIRE_TRY_STATUS(check_size("the size of a value head", value_dim, 1, kMostHead));
+  if (kv_dim() > kernels::kMaxHeadDim) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("a latent of ", rank, " and a rotated key of ", rope_dim,
+                          " are more than the ", kernels::kMaxHeadDim,
+                          " values of a head that are implemented")};
+  }
   if (rope_dim % 2 != 0) {
     return {ErrorCode::kUnsupported,
             base::str_cat("the rotated size of a head is ", rope_dim, "; must be even")};

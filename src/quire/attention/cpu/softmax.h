@@ -9,6 +9,8 @@ namespace quire::attention {
 namespace {
 
 constexpr int kKeptColumns = 16;  // columns of K or V that are kept side by side
+// Columns of K have a number for each dimension, those of V one for each token.
+constexpr int kKeptRows = kernels::max_int(kPieceTokens, kMaxHeadDim);
 
 template <class E>
 struct PieceBuffers {
@@ -16,8 +18,8 @@ struct PieceBuffers {
   alignas(64) typename E::Element probs[kPieceUnits][kStripRows][kUnitTokens];
   alignas(64) float values[kStripRows * kMaxHeadDim];  // [rows][padded_dim]
   alignas(64) float spare[kStripRows * kMaxHeadDim];
-  alignas(64) float kept[kPieceTokens * kKeptColumns];  // columns, widened
-  alignas(64) float key_scales[kPieceTokens];           // of codes: of the view's columns
+  alignas(64) float kept[kKeptRows * kKeptColumns];  // columns, widened
+  alignas(64) float key_scales[kPieceTokens];        // of codes: of the view's columns
   alignas(64) float value_scales[kPieceTokens];
   float max[kStripRows];
   float sum[kStripRows];
