@@ -133,6 +133,35 @@ TEST_P(StateChunks, ComposeNearlyToThatFromMapsIn16Bits) {
   EXPECT_LT(deviation(golden.independent, logits_of(llm, spec)), 0.02);
 }
 
+// A pool of codes opens some blocks as floats, so a chunk may have that format, too.
+TEST_P(StateChunks, ComposeInPoolsOfCodesNearlyToThat) {
+  const Golden golden = golden_of(path());
+  for (const std::string kv_dtype : {"int8", "fp8", "int4"}) {
+    ChunkedLLM llm = open({.kv_dtype = kv_dtype});
+    CompositionSpec spec = spec_of(llm, golden.pieces, ReuseMode::kAnchored);
+    EXPECT_LT(deviation(golden.anchored, logits_of(llm, spec)), 0.03) << kv_dtype;
+    if (kv_dtype != "int8") {
+      const ChunkContent plain{.content = golden.pieces[1], .options = {.kv_dtype = "float32"}};
+      spec.context_chunk_ids[0] = must(llm.register_chunk(plain));
+      EXPECT_LT(deviation(golden.anchored, logits_of(llm, spec)), 0.03) << kv_dtype;
+    }
+  }
+}
+
+TEST_P(StateChunks, ContinueBlocksOfAWholeChunkAlone) {
+  ChunkedLLM llm = open();
+  const CompositionSpec spec = spec_of(llm, pieces_of({20, 8}), ReuseMode::kAnchored);
+  const Ids query = must(llm.get_chunk(spec.query_chunk_id)).token_ids;
+  const SamplingParams params = greedy_to_length(6);
+  const BlockList blocks = must(llm.chunk_blocks(spec.system_chunk_id));
+  EXPECT_EQ(must(llm.llm().infer_from_blocks(blocks, query, params)).token_ids,
+            must(llm.generate_from_chunks(spec, params)).token_ids);
+  const auto refused = llm.llm().infer_from_blocks(must(blocks.first(19)), query, params);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
+  EXPECT_THAT(refused.error().message, HasSubstr("use whole chunks"));
+}
+
 TEST_P(StateChunks, GiveThePlainPromptWhereOneContextStandsBehindItsAnchor) {
   ChunkedLLM llm = open();
   for (const std::size_t length : {1, 2, 3, 4, 17, 33, 70}) {

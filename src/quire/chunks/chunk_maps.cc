@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <new>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/no_memory.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/kv/ledger.h"
@@ -44,12 +46,18 @@ std::int32_t most_map_blocks(engine::Engine& engine, std::int64_t tokens) {
       engine.core().paged_pool.geometry()));
 }
 
-std::optional<model::StateMaps> make_maps(engine::Engine& engine, std::int64_t tokens) {
+Result<std::optional<model::StateMaps>> make_maps(engine::Engine& engine, std::int64_t tokens) {
+  std::optional<model::StateMaps> maps;
   const model::ModelConfig& config = engine.model_config();
   if (config.state_layers() == 0) {
-    return std::nullopt;
+    return maps;
   }
-  return model::StateMaps(config, static_cast<std::int32_t>(tokens), in_32_bits(engine));
+  try {
+    maps.emplace(config, static_cast<std::int32_t>(tokens), in_32_bits(engine));
+  } catch (const std::bad_alloc&) {
+    return base::no_memory("the maps of a chunk");
+  }
+  return maps;
 }
 
 Status store_maps(engine::EngineCore& core, SeqId sequence, const model::StateMaps& maps) {

@@ -21,9 +21,10 @@ namespace quire::chunks {
 // Returns the most blocks of the pool's own format that the maps of a chunk of so many tokens take.
 // They are in 32 bits where KV is float32, else in 16. A model without states has none.
 [[nodiscard]] std::int32_t most_map_blocks(engine::Engine& engine, std::int64_t tokens);
-// Makes maps for a chunk that is to be computed. None for a model without states.
-[[nodiscard]] std::optional<model::StateMaps> make_maps(engine::Engine& engine,
-                                                        std::int64_t tokens);
+// Makes maps for a chunk that is to be computed. None for a model without states. kOutOfBlocks
+// where the machine refuses memory.
+[[nodiscard]] Result<std::optional<model::StateMaps>> make_maps(engine::Engine& engine,
+                                                                std::int64_t tokens);
 
 // Writes the maps of a chunk, all of whose rows are computed in `sequence`, to the blocks that the
 // sequence holds for them. Gives back those that it does not need. Fails as StateMaps::pack does.

@@ -153,6 +153,10 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     return start(std::move(request), {chunk.id, key}, store);
   }
   auto maps = make_maps(core_.engine, std::ssize(*chunk.tokens));
+  if (!maps.ok()) {
+    [[maybe_unused]] const Status ended = store(std::nullopt, {});
+    return std::move(maps).error();
+  }
   auto own_place = place == nullptr ? place_of(chunk, key) : Result<PrefillPlace>(*place);
   const Result<SeqId> sequence = own_place.ok()
                                      ? compose_at(*chunk.tokens, chunk.format, *own_place)
@@ -162,7 +166,7 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     return sequence.error();
   }
   request.composed = engine::ComposedPrompt{.sequence = *sequence, .pieces = {chunk.tokens}};
-  return start(std::move(request), {chunk.id, key}, store, std::move(maps));
+  return start(std::move(request), {chunk.id, key}, store, *std::move(maps));
 }
 
 // Returns what a variant stands behind, and adds its tokens to `position`.
@@ -197,10 +201,9 @@ Result<SeqId> ChunkPrefills::compose_at(std::span<const TokenId> tokens, kv::For
                                         const PrefillPlace& place) {
   const kv::ComposeTail tail = {.tokens = tokens, .position = place.position};
   kv::Segments& segments = core_.ledger().segments();
-  if (format != kv::kOwnFormat) {
-    return segments.compose_in(format, place.before, tail);
-  }
-  QUIRE_TRY(const SeqId sequence, segments.compose(place.before, tail));
+  QUIRE_TRY(const SeqId sequence, format == kv::kOwnFormat
+                                      ? segments.compose(place.before, tail)
+                                      : segments.compose_in(format, place.before, tail));
   if (!core_.has_states()) {
     return sequence;
   }
@@ -320,7 +323,7 @@ Result<PendingPrefill> ChunkPrefills::start_bos(const std::string& salt, TokenId
     return start({.prompt = {bos}, .salt = salt}, bos_name(salt), store);
   }
   const auto tokens = std::make_shared<const std::vector<TokenId>>(1, bos);
-  auto maps = make_maps(core_.engine, 1);
+  QUIRE_TRY(auto maps, make_maps(core_.engine, 1));
   engine::NewRequest request{.salt = salt};
   QUIRE_TRY(const SeqId sequence, compose_at(*tokens, kv::kOwnFormat, {}));
   request.composed = engine::ComposedPrompt{.sequence = sequence, .pieces = {tokens}};

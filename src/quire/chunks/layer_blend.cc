@@ -67,13 +67,9 @@ class LayerBlender {
   [[nodiscard]] Result<BlendResult> run() {
     QUIRE_TRY(BlendResult result, own_segments());
     Status computed = compute(result.uses);
-    computed = computed.ok() ? replace_maps(result,
-                                            [&](std::int32_t layer) {
-                                              return layer <= range_.last &&
-                                                     (layer > range_.first ||
-                                                      (layer == 0 && range_.first == 0));
-                                            })
-                             : computed;
+    if (computed.ok()) {
+      computed = replace_maps(result, [this](std::int32_t layer) { return comes_from_run(layer); });
+    }
     if (!computed.ok()) {
       drop(result.own);
       return computed.error();
@@ -100,6 +96,12 @@ class LayerBlender {
   }
 
  private:
+  // Returns whether KV and maps of a layer come from the run, as LayerBand::stores_layer() says of
+  // the layers that run.
+  [[nodiscard]] bool comes_from_run(std::int32_t layer) const {
+    return layer <= range_.last && (layer > range_.first || (layer == 0 && range_.first == 0));
+  }
+
   // Makes segments in which the context tokens may be written, with the KV that they have.
   [[nodiscard]] Result<BlendResult> own_segments() {
     BlendResult result{.uses = composition_.uses(), .share = share()};
