@@ -78,8 +78,8 @@ class OwnKV {
 
   kv_store::PagedPool pool_;
   std::optional<kv_store::PagedPool> staging_;
-  kv_store::StatePool states_;  // one, where layers carry a state
-  model::StateRun state_run_;   // of the batch
+  kv_store::StatePool states_;              // one, where layers carry a state
+  model::StateRun state_run_;               // of the batch
   std::vector<tensor::PagedKVView> views_;  // [formats and staging][layers]
   kv::Ledger ledger_;
   SeqId sequence_;
