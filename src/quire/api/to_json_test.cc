@@ -124,14 +124,15 @@ GenerationOutput answer() {
 }
 
 TEST(ToJson, OutputHasTextIdsUsageReuseAndTiming) {
-  EXPECT_EQ(to_json(answer()).value(),
-            R"({"request_id":7,"text":"a \"b\"\n)"
-            "\xef\xbf\xbd"
-            R"(","token_ids":[5,6],"prompt_token_ids":[1],"finish_reason":"length",)"
-            R"("usage":{"prompt_tokens":40,"cached_tokens":32,"completion_tokens":2,"drafted_tokens":0,)"
-            R"("accepted_tokens":0},)"
-            R"("reuse":{"grade":"exact","sources":[["prefix_cache",32]],"recompute_share":0.0},)"
-            R"("timing":{"queue_seconds":0.001,"first_token_seconds":0.02,"total_seconds":0.5}})");
+  EXPECT_EQ(
+      to_json(answer()).value(),
+      R"({"request_id":7,"text":"a \"b\"\n)"
+      "\xef\xbf\xbd"
+      R"(","token_ids":[5,6],"prompt_token_ids":[1],"finish_reason":"length",)"
+      R"("usage":{"prompt_tokens":40,"cached_tokens":32,"completion_tokens":2,"drafted_tokens":0,)"
+      R"("accepted_tokens":0},)"
+      R"("reuse":{"grade":"exact","sources":[["prefix_cache",32]],"recompute_share":0.0},)"
+      R"("timing":{"queue_seconds":0.001,"first_token_seconds":0.02,"total_seconds":0.5}})");
 }
 
 TEST(ToJson, WhatEndedAnOutputIsAWordAnIdOrAStopString) {
