@@ -162,17 +162,17 @@ std::vector<Scenario> scenarios() {
           {.model = folder + (computes_here("gemma3") ? "gemma3" : "mistral_window"),
            .context = ReuseMode::kExact,
            .sequences_only = true,
+           .forgets = !computes_here("gemma3"),
            .steps = 5},
           {.model = folder + "mistral_window",
            .context = ReuseMode::kExact,
            .sequences_only = true,
+           .forgets = true,
            .steps = 5},
           {.model = folder + "qwen2_window",
            .block_tokens = 3,
            .blocks = 90,
            .max_batch_tokens = 9,
-           .context = ReuseMode::kExact,
-           .sequences_only = true,
            .steps = 5}};
 }
 
@@ -187,9 +187,8 @@ TEST_P(RandomOperations, EqualAProgramThatCopiesEverythingAndLeakNoBlock) {
     scenario.steps = scenario.steps * kSteps / 200;
     scenario.mixed = GetParam().ends_with("_mixed");
     scenario.kv_dtype = GetParam().substr(0, GetParam().find('_'));
-    const bool windowed = scenario.sequences_only;
-    if (scenario.mixed && windowed) {
-      continue;  // chunks have no KV of their own
+    if (scenario.mixed && scenario.sequences_only) {
+      continue;  // no chunk
     }
     if (!scenario.one_format()) {
       // Slabs for other formats need room, int4 whole runs of 32 tokens.

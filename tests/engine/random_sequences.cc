@@ -224,7 +224,7 @@ bool RandomSequences::edit_approximately() {
   const bool keeps_kv = edited.edit != live->copy.edit;
   const Sequence before = live->sequence.fork().value();
   const Status status = live->sequence.replace(start, stop, middle, {}, EditMode::kApproximate);
-  if (keeps_kv && site_.scenario.sequences_only) {  // they have a sliding window
+  if (keeps_kv && site_.scenario.forgets) {
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kIncompatible) << status.error().message;
     site_.was_refused = true;

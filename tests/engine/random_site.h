@@ -33,7 +33,8 @@ struct Scenario {
   bool prefix_cache = true;
   bool stores = false;  // of chunks and of items
   ReuseMode context = ReuseMode::kAnchored;
-  bool sequences_only = false;  // chunks have no meaning for a sliding window
+  bool sequences_only = false;
+  bool forgets = false;  // all layers have a sliding window, so chunks have no meaning
   std::string kv_dtype = "auto";
   bool mixed = false;  // chunks have formats of their own
   int steps = 0;
