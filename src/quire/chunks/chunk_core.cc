@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"

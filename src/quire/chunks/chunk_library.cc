@@ -25,7 +25,6 @@
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_uses.h"

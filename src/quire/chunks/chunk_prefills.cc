@@ -21,6 +21,7 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/chunks/chunk_core.h"
 #include "quire/chunks/chunk_maps.h"
 #include "quire/chunks/hidden_pass.h"
 #include "quire/chunks/hidden_states.h"

@@ -162,6 +162,7 @@ class LayerBlender {
                 context_.decoder.forward(
                     batch, rows.views(context_.views, context_.decoder.config().kv_layers())));
       if (has_states() && (rest.empty() || rest.front().run != pass.front().run)) {
+        QUIRE_CHECK(maps_.has_value(), "begun with the first token of a chunk");
         QUIRE_TRY(fresh_.emplace_back(), maps_->pack(states.bytes()));
         maps_.reset();
       }

@@ -1,8 +1,5 @@
 #include "quire/drafts/custom.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <exception>
 #include <new>
 #include <span>
 #include <vector>

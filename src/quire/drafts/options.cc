@@ -1,6 +1,7 @@
 #include "quire/drafts/options.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <optional>

@@ -58,7 +58,9 @@ void SuffixSource::follow(std::int32_t most, std::vector<TokenId>& draft) {
     }
     draft.push_back(best->first);
     std::erase_if(places_, [&](Place& place) {
-      return place.text[place.next] != best->first || ++place.next == place.text.size();
+      const bool goes_on = place.text[place.next] == best->first;
+      ++place.next;
+      return !goes_on || place.next == place.text.size();
     });
   }
 }

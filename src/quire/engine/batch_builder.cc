@@ -13,6 +13,7 @@
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
 #include "quire/sched/types.h"
+#include "quire/types.h"
 
 namespace quire::engine {
 namespace {
@@ -48,7 +49,7 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, std::span<const Token
   const auto tokens = known.first(std::min(known.size(), static_cast<std::size_t>(run.count)));
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   token_ids_.insert(token_ids_.end(), assumed.begin(), assumed.end());
-  token_ids_.resize(static_cast<std::size_t>(rows.first + rows.count));
+  token_ids_.resize(static_cast<std::size_t>(rows.first) + static_cast<std::size_t>(rows.count));
   for (std::int32_t local = open.num_tokens; local < open.num_tokens + run.count; ++local) {
     positions_.push_back(local);
     use_positions_.push_back(open.start_position + local);

@@ -35,6 +35,7 @@ constexpr std::int32_t kFewPending = 8;  // rows that requests of one pass have 
 
 // Returns an error if two models do not share their tokens.
 Status check_alike(const ModelBundle& draft, const std::string& name, const ModelBundle& large) {
+  QUIRE_CHECK(draft.decoder.has_value() && large.decoder.has_value(), "open_model() made them");
   const bool both = draft.text != nullptr && large.text != nullptr;
   const bool neither = draft.text == nullptr && large.text == nullptr;
   const std::int32_t vocab = draft.decoder->config().vocab_size;
@@ -58,8 +59,8 @@ Result<std::unique_ptr<DraftModel>> DraftModel::open(const kernels::KernelContex
   BundleOptions how;
   how.dtype = dtype;
   QUIRE_TRY(ModelBundle bundle, open_model(context, model, how));
-  QUIRE_CHECK(bundle.decoder.has_value() && large.decoder.has_value(), "open_model() made them");
   QUIRE_TRY_STATUS(check_alike(bundle, model, large));
+  QUIRE_CHECK(bundle.decoder.has_value(), "open_model() made it");
   if (bundle.decoder->config().state_geometry().state_bytes > 0) {
     return Error{.code = ErrorCode::kUnsupported,
                  .message = base::str_cat("speculate: the draft model ", base::quoted(model),
@@ -69,6 +70,7 @@ Result<std::unique_ptr<DraftModel>> DraftModel::open(const kernels::KernelContex
 }
 
 tensor::KVGeometry DraftModel::geometry(std::int32_t block_tokens) const {
+  QUIRE_CHECK(bundle_.decoder.has_value(), "open() made it");
   return bundle_.decoder->config().kv_geometry(bundle_.kv_dtype, block_tokens, bundle_.kv_format);
 }
 
@@ -164,6 +166,7 @@ Result<std::span<float>> DraftModel::compute(std::span<const sched::ScheduledRun
   for (const sched::ScheduledRun& run : runs) {
     growths_.push_back({.sequence = run.sequence, .count = run.count});
   }
+  QUIRE_CHECK(pool_.has_value(), "blocks were made");
   QUIRE_TRY_STATUS(ledger_->sequences().extend(growths_));
   for (const kv::BlockCopy& copy : ledger_->take_copies()) {  // a wrong guess had filled the block
     QUIRE_TRY_STATUS(pool_->copy(copy));

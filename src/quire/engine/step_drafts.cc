@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -14,6 +13,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/speculation.h"
 #include "quire/engine/step_state.h"
+#include "quire/sampling.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
 
@@ -102,9 +102,9 @@ void draft_tokens(Step& step) {
     active.assume({});
     speculation.guesses[i].clear();
     const auto sequence = step.core.scheduler.sequence(runs[i].request);
-    const bool guesses = quiet && runs[i].samples && runs[i].count == 1 && sequence;
-    const std::int32_t most = guesses ? length_for(speculation, active, work) : 0;
-    if (most > 0) {
+    const bool guesses = quiet && runs[i].samples && runs[i].count == 1;
+    const std::int32_t most = guesses && sequence ? length_for(speculation, active, work) : 0;
+    if (most > 0 && sequence) {
       speculation.queries.push_back(
           {.request = runs[i].request,
            .history = history_of(step, active, *sequence, speculation.prompts[i]),

@@ -6,7 +6,6 @@
 #include <span>
 
 #include "quire/kernels/elementwise.h"
-#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/linear.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"

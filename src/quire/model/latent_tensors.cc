@@ -1,6 +1,5 @@
 #include "quire/model/latent_tensors.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>

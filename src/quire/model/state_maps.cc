@@ -175,7 +175,7 @@ Error corrupt() {
 // Reads where everything is.
 class MapReader {
  public:
-  MapReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit MapReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   [[nodiscard]] Result<PackedMaps> read(const ModelConfig& config) {
     const Sizes sizes(config.state);

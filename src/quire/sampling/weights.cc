@@ -9,6 +9,8 @@
 #include <span>
 #include <vector>
 
+#include "quire/types.h"
+
 namespace quire::sampling {
 namespace {
 

@@ -39,6 +39,7 @@
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
 #include "quire/tiers/kv_identity.h"
+#include "quire/types.h"
 
 namespace quire::tiers {
 namespace {

@@ -1,7 +1,6 @@
 #include "quire/model/families/gated_delta.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>

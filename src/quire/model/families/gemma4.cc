@@ -3,11 +3,11 @@
 // input of its own and a factor. Some models have experts beside the MLP. Also the text part of the
 // models that read images and sounds.
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -128,9 +128,10 @@ Status share_kv(std::int64_t count, std::string_view name, ModelConfig& config) 
   }
   const std::int32_t first = config.layers - static_cast<std::int32_t>(count);
   for (std::int32_t layer = 0; layer < config.layers; ++layer) {
-    std::int32_t source = std::min(layer, first);
+    std::int32_t source = layer < first ? layer : first - 1;
     const auto kind = [&](std::int32_t of) { return config.ropes[static_cast<std::size_t>(of)]; };
-    while (layer >= first && --source >= 0 && kind(source) != kind(layer)) {
+    while (source >= 0 && kind(source) != kind(layer)) {
+      --source;
     }
     if (source < 0) {
       return {
