@@ -69,11 +69,6 @@ const ChunkSetup& ChunkCore::setup() const {
 
 bool ChunkCore::has_states() const { return engine.model_config().state_layers() > 0; }
 
-bool ChunkCore::has_uneven_kv() const {
-  const model::ModelConfig& config = engine.model_config();
-  return !config.kv_sizes.empty() || !config.kv_sources.empty();
-}
-
 std::int32_t ChunkCore::map_blocks(std::int64_t tokens) const {
   return most_map_blocks(engine, tokens);
 }
@@ -83,7 +78,7 @@ Status ChunkCore::check_mode(const CompositionSpec& spec) const {
   if (spec.mode != ReuseMode::kBlend || is_by_layers(spec.blend)) {
     return {};
   }
-  if (has_uneven_kv()) {
+  if (config.has_uneven_kv()) {
     return {ErrorCode::kIncompatible,
             base::str_cat("mode ", reuse_mode_name(spec.mode), " is not implemented for models ",
                           "whose layers have KV of several sizes or share it, as ", config.family,
@@ -191,7 +186,7 @@ const char* ChunkCore::why_not(std::string_view kv_dtype) const {
   if (has_states()) {
     return ", and chunks of a model whose layers carry a state have KV in the pool's format alone";
   }
-  if (has_uneven_kv()) {
+  if (engine.model_config().has_uneven_kv()) {
     return ", and chunks of a model whose layers differ in their KV have it in the pool's format "
            "alone";
   }

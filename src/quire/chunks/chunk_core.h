@@ -42,15 +42,14 @@ struct ChunkCore {
   // error: registering text is, with the reason. Any thread.
   [[nodiscard]] const ChunkSetup& setup() const;
   // Returns whether KV of chunks apart has no meaning, since all layers of the model forget what is
-  // far away. Any thread, as for the next five.
+  // far away. Any thread, as for the next four.
   [[nodiscard]] bool forgets() const;
   [[nodiscard]] bool has_states() const;
-  // Returns whether layers have KV of several sizes, or share it.
-  [[nodiscard]] bool has_uneven_kv() const;
   // Returns the most blocks that the maps of a chunk of so many tokens take (chunk_maps.h).
   [[nodiscard]] std::int32_t map_blocks(std::int64_t tokens) const;
   [[nodiscard]] kv::ModelShape model_shape() const;
-  // Returns kIncompatible, naming mode and layers, for a mode that layers with a state do not have.
+  // Returns kIncompatible, naming mode and layers, for a mode that layers with a state, or with KV
+  // of several sizes, do not have.
   [[nodiscard]] Status check_mode(const CompositionSpec& spec) const;
   // Returns kUnsupported, naming what was asked for, where no pass runs some layers alone.
   [[nodiscard]] Status check_runs_some_layers(std::string_view what) const;

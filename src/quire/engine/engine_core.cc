@@ -145,8 +145,7 @@ Status add_chunk_formats(const model::ModelConfig& config, kv_store::PagedPool& 
                          std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;
   const bool forgets = pool.geometry().forget_after_tokens() > 0;
-  const bool is_uneven = !config.kv_sizes.empty() || !config.kv_sources.empty();
-  if (forgets || is_uneven || config.state_geometry().state_bytes > 0 ||
+  if (forgets || config.has_uneven_kv() || config.state_geometry().state_bytes > 0 ||
       pool.num_blocks() < slab_blocks) {
     return {};
   }

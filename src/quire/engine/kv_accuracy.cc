@@ -301,7 +301,7 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
             base::str_cat("kv_accuracy is measured on the CPU alone, and this model is on ",
                           base::quoted(engine.options().device), "; open it with device \"cpu\"")};
   }
-  if (!engine.model_config().kv_sizes.empty() || !engine.model_config().kv_sources.empty()) {
+  if (engine.model_config().has_uneven_kv()) {
     return {ErrorCode::kUnsupported,
             "kv_accuracy is not implemented for models whose layers have heads of several sizes or "
             "share KV"};

@@ -337,8 +337,7 @@ Status check_device_switches(const ModelConfig& config) {
       {scales.query_growth != 0.0, "queries that grow with their position"},
       {!config.mixers.empty(), "layers that carry a state"},
       {config.gates_attention, "a gate on the output of attention"},
-      {!config.kv_sizes.empty() || !config.kv_sources.empty(),
-       "layers whose KV differs or is shared"},
+      {config.has_uneven_kv(), "layers whose KV differs or is shared"},
       {config.norms_values, "a norm of values"},
       {config.scales_layers || config.layer_inputs.size > 0, "inputs or factors of layers"},
   }};

@@ -124,6 +124,8 @@ struct ModelConfig {
   [[nodiscard]] tensor::KVLayerSize kv_size(std::size_t layer) const {
     return kv_sizes.empty() ? tensor::KVLayerSize{kv_heads, head_dim} : kv_sizes[layer];
   }
+  // Returns whether layers have KV of several sizes, or share it.
+  [[nodiscard]] bool has_uneven_kv() const { return !kv_sizes.empty() || !kv_sources.empty(); }
   // Returns a factor on rows of an embedding as it is applied.
   [[nodiscard]] float rounded_factor(double factor) const;
   // Returns the factor on rows of the embedding as it is applied.

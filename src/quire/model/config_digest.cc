@@ -110,9 +110,9 @@ void add_latent(base::FieldHasher& hasher, const LatentShape& latent) {
 
 // Adds what layers have of their own. Other models keep the digest they always had.
 void add_layers(base::FieldHasher& hasher, const ModelConfig& config) {
-  const bool plain = config.kv_sizes.empty() && config.kv_sources.empty() &&
-                     config.mlp_sizes.empty() && config.layer_inputs == LayerInputShape{} &&
-                     !config.full_keys_are_values && !config.norms_values && !config.scales_layers;
+  const bool plain = !config.has_uneven_kv() && config.mlp_sizes.empty() &&
+                     config.layer_inputs == LayerInputShape{} && !config.full_keys_are_values &&
+                     !config.norms_values && !config.scales_layers;
   if (plain) {
     return;
   }
