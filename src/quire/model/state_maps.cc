@@ -548,11 +548,4 @@ Result<std::vector<std::byte>> merge_maps(const ModelConfig& config,
   return merged;
 }
 
-Result<MapCounts> count_heads(const ModelConfig& config, std::span<const std::byte> packed) {
-  QUIRE_TRY(const PackedMaps maps, MapReader(packed).read(config));
-  MapCounts counts{.heads = config.state_layers() * Sizes(config.state).heads};
-  counts.forgotten = std::ranges::count(maps.heads, false, &PackedHead::has_a);
-  return counts;
-}
-
 }  // namespace quire::model

@@ -79,20 +79,11 @@ class StateMaps {
     const ModelConfig& config, std::span<const std::byte> stored, std::span<const std::byte> fresh,
     const std::function<bool(std::int32_t layer)>& takes);
 
-// How much of packed maps was left out.
-struct MapCounts {
-  std::int64_t heads = 0;      // of all layers
-  std::int64_t forgotten = 0;  // those that keep no A
-};
-
 // Makes `state` the one behind a chunk: it is the one before the chunk, or with `is_first` nothing.
 // Fails with kCorrupt for bytes that pack() has not made for this model. Cost: one product of
 // [key_dim, key_dim] and [key_dim, value_dim] for each head.
 [[nodiscard]] Status apply_maps(const kernels::KernelContext& context, const ModelConfig& config,
                                 std::span<const std::byte> packed, bool is_first,
                                 std::span<std::byte> state);
-// Counts the heads of packed maps; of kept inputs none is forgotten. Fails as apply_maps() does.
-[[nodiscard]] Result<MapCounts> count_heads(const ModelConfig& config,
-                                            std::span<const std::byte> packed);
 
 }  // namespace quire::model

@@ -223,11 +223,7 @@ TEST_P(StateMapsTest, KeepInputsOfFewTokensAndLeaveOutWhatIsForgotten) {
   EXPECT_EQ(bytes_of(1000), bytes_of(2000));
   const std::vector<std::byte> fresh = packed(inputs(64, 0.999), false);
   const std::vector<std::byte> forgetful = packed(inputs(64, 0.5), false);
-  EXPECT_EQ(count_heads(config_, fresh).value().heads, 4);
-  EXPECT_EQ(count_heads(config_, fresh).value().forgotten, 0);
-  EXPECT_EQ(count_heads(config_, forgetful).value().forgotten, is_scan ? 0 : 4);
   EXPECT_EQ(forgetful.size() < fresh.size(), !is_scan);
-  EXPECT_EQ(count_heads(config_, packed(inputs(2, 0.5), false)).value().forgotten, 0);
 }
 
 TEST_P(StateMapsTest, HoldNumbersBeyondTheRangeOfFp16) {

@@ -34,30 +34,25 @@ Status configure_deepseek_v2(base::JsonView json, ModelConfig& config) {
 
 const Family& deepseek_v2_family() {
   static const Family family = [] {
-    auto fields = latent_fields();
-    fields.insert(fields.end(), {"first_k_dense_replace", "topk_method"});
-    return Family{.name = "deepseek_v2",
-                  .architecture = "DeepseekV2ForCausalLM",
-                  .gguf_architecture = "deepseek2",
-                  .defaults = {.context_length = 2048,
-                               .head_dim = 64,
-                               .vocab_size = 102400,
-                               .hidden_size = 4096,
-                               .intermediate_size = 11008,
-                               .layers = 32,
-                               .heads = 32},
-                  .fields = fields,
-                  // transformers divides no weights by their sum here.
-                  .fixed = {{"attention_bias", "false"},
-                            {"mlp_bias", "false"},
-                            {"moe_layer_freq", "1"},
-                            {"norm_topk_prob", "false"},
-                            {"scoring_func", "\"softmax\""}},
-                  .configure = configure_deepseek_v2,
-                  .configure_gguf = configure_latent_gguf,
-                  .gguf_keys = latent_gguf_keys(),
-                  .hf = latent_names(),
-                  .gguf = latent_gguf_names()};
+    Family made = latent_family();
+    made.name = "deepseek_v2";
+    made.architecture = "DeepseekV2ForCausalLM";
+    made.defaults = {.context_length = 2048,
+                     .head_dim = 64,
+                     .vocab_size = 102400,
+                     .hidden_size = 4096,
+                     .intermediate_size = 11008,
+                     .layers = 32,
+                     .heads = 32};
+    made.fields.insert(made.fields.end(), {"first_k_dense_replace", "topk_method"});
+    // transformers divides no weights by their sum here.
+    made.fixed = {{"attention_bias", "false"},
+                  {"mlp_bias", "false"},
+                  {"moe_layer_freq", "1"},
+                  {"norm_topk_prob", "false"},
+                  {"scoring_func", "\"softmax\""}};
+    made.configure = configure_deepseek_v2;
+    return made;
   }();
   return family;
 }

@@ -25,29 +25,25 @@ Status configure_deepseek_v3(base::JsonView json, ModelConfig& config) {
 
 const Family& deepseek_v3_family() {
   static const Family family = [] {
-    auto fields = latent_fields();
-    fields.insert(fields.end(), {"first_k_dense_replace", "norm_topk_prob", "num_mtp_layers",
-                                 "num_nextn_predict_layers", "rope_interleave"});
-    return Family{.name = "deepseek_v3",
-                  .architecture = "DeepseekV3ForCausalLM",
-                  .gguf_architecture = "deepseek2",
-                  .defaults = {.context_length = 4096,
-                               .head_dim = 64,
-                               .vocab_size = 129280,
-                               .hidden_size = 7168,
-                               .intermediate_size = 18432,
-                               .layers = 61,
-                               .heads = 128},
-                  .fields = fields,
-                  .fixed = {{"attention_bias", "false"},
-                            {"moe_layer_freq", "1"},
-                            {"scoring_func", "\"sigmoid\""},
-                            {"topk_method", "\"noaux_tc\""}},
-                  .configure = configure_deepseek_v3,
-                  .configure_gguf = configure_latent_gguf,
-                  .gguf_keys = latent_gguf_keys(),
-                  .hf = latent_names(),
-                  .gguf = latent_gguf_names()};
+    Family made = latent_family();
+    made.name = "deepseek_v3";
+    made.architecture = "DeepseekV3ForCausalLM";
+    made.defaults = {.context_length = 4096,
+                     .head_dim = 64,
+                     .vocab_size = 129280,
+                     .hidden_size = 7168,
+                     .intermediate_size = 18432,
+                     .layers = 61,
+                     .heads = 128};
+    made.fields.insert(made.fields.end(),
+                       {"first_k_dense_replace", "norm_topk_prob", "num_mtp_layers",
+                        "num_nextn_predict_layers", "rope_interleave"});
+    made.fixed = {{"attention_bias", "false"},
+                  {"moe_layer_freq", "1"},
+                  {"scoring_func", "\"sigmoid\""},
+                  {"topk_method", "\"noaux_tc\""}};
+    made.configure = configure_deepseek_v3;
+    return made;
   }();
   return family;
 }

@@ -65,31 +65,27 @@ Status configure_glm4_moe_lite(base::JsonView json, ModelConfig& config) {
 
 const Family& glm4_moe_lite_family() {
   static const Family family = [] {
-    auto fields = latent_fields();
-    fields.insert(fields.end(), {"first_k_dense_replace", "mlp_layer_types", "norm_topk_prob",
-                                 "num_mtp_layers", "num_nextn_predict_layers", "rope_interleave"});
-    return Family{.name = "glm4_moe_lite",
-                  .architecture = "Glm4MoeLiteForCausalLM",
-                  .gguf_architecture = "deepseek2",
-                  .defaults = {.norm_epsilon = 1e-5,
-                               .context_length = 202752,
-                               .kv_heads = 20,
-                               .head_dim = 64,
-                               .vocab_size = 154880,
-                               .hidden_size = 2048,
-                               .intermediate_size = 10240,
-                               .layers = 47,
-                               .heads = 20},
-                  .fields = fields,
-                  .fixed = {{"attention_bias", "false"},
-                            {"moe_layer_freq", "1"},
-                            {"scoring_func", "\"sigmoid\""},
-                            {"topk_method", "\"noaux_tc\""}},
-                  .configure = configure_glm4_moe_lite,
-                  .configure_gguf = configure_latent_gguf,
-                  .gguf_keys = latent_gguf_keys(),
-                  .hf = latent_names(),
-                  .gguf = latent_gguf_names()};
+    Family made = latent_family();
+    made.name = "glm4_moe_lite";
+    made.architecture = "Glm4MoeLiteForCausalLM";
+    made.defaults = {.norm_epsilon = 1e-5,
+                     .context_length = 202752,
+                     .kv_heads = 20,
+                     .head_dim = 64,
+                     .vocab_size = 154880,
+                     .hidden_size = 2048,
+                     .intermediate_size = 10240,
+                     .layers = 47,
+                     .heads = 20};
+    made.fields.insert(made.fields.end(),
+                       {"first_k_dense_replace", "mlp_layer_types", "norm_topk_prob",
+                        "num_mtp_layers", "num_nextn_predict_layers", "rope_interleave"});
+    made.fixed = {{"attention_bias", "false"},
+                  {"moe_layer_freq", "1"},
+                  {"scoring_func", "\"sigmoid\""},
+                  {"topk_method", "\"noaux_tc\""}};
+    made.configure = configure_glm4_moe_lite;
+    return made;
   }();
   return family;
 }

@@ -241,8 +241,6 @@ Status read_gguf_latent_experts(const weights::GgufFile& file, const std::string
   return set_first_dense(dense, "GGUF key " + dense_key, config);
 }
 
-}  // namespace
-
 Status configure_latent_gguf(const weights::GgufFile& file, ModelConfig& config) {
   QUIRE_TRY(const auto architecture, file.get_string("general.architecture", ""));
   QUIRE_TRY_STATUS(read_gguf_drafts(file, config));
@@ -296,6 +294,17 @@ std::vector<std::string_view> latent_gguf_keys() {
       "attention.key_length_mla",   "attention.kv_lora_rank", "attention.q_lora_rank",
       "attention.value_length_mla", "expert_count",           "expert_shared_count",
       "leading_dense_block_count",  "nextn_predict_layers",   "rope.scaling.yarn_log_multiplier"};
+}
+
+}  // namespace
+
+Family latent_family() {
+  return {.gguf_architecture = "deepseek2",
+          .fields = latent_fields(),
+          .configure_gguf = configure_latent_gguf,
+          .gguf_keys = latent_gguf_keys(),
+          .hf = latent_names(),
+          .gguf = latent_gguf_names()};
 }
 
 }  // namespace quire::model

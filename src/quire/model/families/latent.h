@@ -2,15 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
-#include <vector>
 
 #include "quire/base/json.h"
 #include "quire/model/config.h"
 #include "quire/model/family.h"
 #include "quire/model/latent_shape.h"
 #include "quire/result.h"
-#include "quire/weights/gguf.h"
 
 namespace quire::model {
 
@@ -37,13 +34,8 @@ struct LatentExperts {
 // Reads how many layers for drafts stand behind the others.
 [[nodiscard]] Status read_drafts(base::JsonView json, ModelConfig& config);
 
-// Reads GGUF files of all these families. The rule by which experts are chosen tells which it is.
-[[nodiscard]] Status configure_latent_gguf(const weights::GgufFile& file, ModelConfig& config);
-
-[[nodiscard]] TensorNames latent_names();
-[[nodiscard]] TensorNames latent_gguf_names();
-// Returns the fields of config.json that all of them have.
-[[nodiscard]] std::vector<std::string_view> latent_fields();
-[[nodiscard]] std::vector<std::string_view> latent_gguf_keys();
+// Returns what all of them have: fields, names of tensors, and the reader of GGUF files. The rule
+// by which experts are chosen tells which family such a file is.
+[[nodiscard]] Family latent_family();
 
 }  // namespace quire::model
