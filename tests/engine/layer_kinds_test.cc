@@ -9,10 +9,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "forked_branches.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
@@ -48,31 +48,7 @@ class LayerKinds : public testing::TestWithParam<std::string> {
 
 TEST_P(LayerKinds, ForksThatGoTheirOwnWaysEqualTheColdRun) {
   LLM llm = open({.block_tokens = 8});
-  std::mt19937 random(11);
-  std::vector<Sequence> branches;
-  branches.push_back(must(llm.sequence(small_ids(45, 9))));
-  for (int i = 0; i < 5; ++i) {
-    branches.push_back(must(branches.front().fork()));
-  }
-  for (int operation = 0; operation < 30; ++operation) {
-    Sequence& branch = branches[random() % branches.size()];
-    const Ids tokens = branch.tokens();
-    switch (random() % 4) {
-      case 0:
-        ASSERT_TRUE(branch.append(small_ids(1 + random() % 9, random())).ok());
-        break;
-      case 1:
-        (void)must(branch.generate(greedy_to_length(1 + static_cast<std::int32_t>(random() % 5))));
-        break;
-      case 2:
-        ASSERT_TRUE(
-            branch.rollback_to(static_cast<std::int64_t>(1 + random() % std::size(tokens))).ok());
-        break;
-      default:
-        branch = must(branches[random() % branches.size()].fork());
-    }
-    ASSERT_EQ(must(branch.logits()), last_logits(llm, branch.tokens())) << operation;
-  }
+  expect_branches_equal_cold_runs(llm, 5, 30, last_logits);
 }
 
 TEST_P(LayerKinds, AnswersEqualThoseOfPromptsComputedWhole) {
