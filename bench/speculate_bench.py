@@ -14,8 +14,6 @@ from reuse_noise import CARDFILE
 
 import quire
 
-CPU_TIME = False  # --cpu: of a machine that others use, too
-
 
 def prompts_of(kind, tokenizer, count):
     """Returns prompts and sampling parameters of one kind of text."""
@@ -32,10 +30,9 @@ def prompts_of(kind, tokenizer, count):
     return texts, {"temperature": 0}
 
 
-def measure(llm, prompts, params, tokens):
-    """Returns the seconds to generate, without the prompts, and the outputs."""
+def measure(llm, prompts, params, tokens, clock):
+    """Returns the seconds to generate by `clock`, without the prompts, and the outputs."""
     llm.generate(prompts, params, max_tokens=1)
-    clock = time.process_time if CPU_TIME else time.perf_counter
     start = clock()
     outputs = llm.generate(prompts, params, max_tokens=tokens, ignore_eos=True)
     return clock() - start, outputs
@@ -50,8 +47,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cpu", action="store_true", help="CPU time, on a machine that others use")
     options = parser.parse_args()
-    global CPU_TIME
-    CPU_TIME = options.cpu
+    clock = time.process_time if options.cpu else time.perf_counter
     ways = {"none": None, "ngram": "ngram", "suffix": "suffix", "draft": {"method": "draft", "model": options.draft}}
     engines = {name: quire.LLM(options.model, kv_budget="256MiB", speculate=way) for name, way in ways.items()}
     print(f"{'text':8}{'batch':>6}{'drafter':>10}{'tokens/s':>10}{'ratio':>8}{'right':>8}{'drafted':>9}")
@@ -62,7 +58,7 @@ def main():
             last = {}
             for _ in range(options.rounds):
                 for name, llm in engines.items():  # in turn, so that a slow moment of the machine meets all
-                    seconds, last[name] = measure(llm, prompts, params, options.tokens)
+                    seconds, last[name] = measure(llm, prompts, params, options.tokens, clock)
                     times[name].append(seconds)
             none = statistics.median(times["none"])
             for name in ways:
