@@ -2,8 +2,9 @@
 
     python bench/speculate_bench.py [MODEL] [--draft PATH] [--tokens 128] [--batches 1,4,16] [--rounds 3]
 
-Texts: "quote" asks for what stands in the prompt, "chat" answers questions over cards, "random" samples at temperature 1
-behind random ids, where no guess can pay. The bar is 0.97 in every cell: guessing never costs more than 3 %.
+Texts: "quote" asks for what stands in the prompt, "chat" answers questions over cards. Both are greedy, so "suffix" has seen
+the answers in earlier rounds. "random" samples at temperature 1 behind random ids, with another seed in each round, so hardly
+any guess can pay. The bar is 0.97 in every cell: guessing never costs more than 3 %.
 """
 import argparse
 import statistics
@@ -19,7 +20,7 @@ def prompts_of(kind, tokenizer, count):
     """Returns prompts and sampling parameters of one kind of text."""
     rng = np.random.default_rng(1)
     if kind == "random":
-        return [rng.integers(10, 1500, 64).tolist() for _ in range(count)], {"temperature": 1.0, "seed": 1}
+        return [rng.integers(10, 1500, 64).tolist() for _ in range(count)], {"temperature": 1.0}
     people = ["Ada", "Lars", "Mina", "Otto", "Ida", "Emil", "Vera", "Hugo"]
     cards = [f"Card {n}. {people[n % 8]} trades in apples. They live in Foxley." for n in range(1, 13)]
     texts = []
@@ -56,9 +57,10 @@ def main():
             prompts, params = prompts_of(kind, engines["none"].tokenizer, batch)
             times = {name: [] for name in ways}
             last = {}
-            for _ in range(options.rounds):
+            for number in range(options.rounds):
+                seeded = params | {"seed": number}
                 for name, llm in engines.items():  # in turn, so that a slow moment of the machine meets all
-                    seconds, last[name] = measure(llm, prompts, params, options.tokens, clock)
+                    seconds, last[name] = measure(llm, prompts, seeded, options.tokens, clock)
                     times[name].append(seconds)
             none = statistics.median(times["none"])
             for name in ways:
