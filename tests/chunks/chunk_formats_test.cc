@@ -291,7 +291,10 @@ TEST(ChunkFormats, ANarrowedChunkIsComputedAnewInModeExact) {
   CompositionSpec narrowed = registered;
   const std::string wide = must_register(llm, content_of(some_ids(75, 2), ChunkType::kContext));
   narrowed.context_chunk_ids = {llm.update_chunk(wide, {.kv_dtype = "int8"})->chunk_id};
-  EXPECT_LT(distance(logits(llm, narrowed), logits(llm, registered)), 0.02);
+  const double computed = stat(llm, "tokens_computed");
+  const std::vector<float> anew = logits(llm, narrowed);
+  EXPECT_EQ(stat(llm, "tokens_computed") - computed, 75 + 9) << "the context and the query";
+  EXPECT_LT(distance(anew, logits(llm, registered)), 0.02);
   EXPECT_EQ(llm.preview_composition(narrowed)->grade, ReuseGrade::kEqualMath);
   narrowed.mode = registered.mode = ReuseMode::kAnchored;
   EXPECT_NE(logits(llm, narrowed), logits(llm, registered));
