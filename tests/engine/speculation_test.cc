@@ -37,7 +37,8 @@ using Texts = std::vector<std::vector<TokenId>>;  // prompts with their outputs
 using Guess = std::function<std::vector<TokenId>(std::span<const TokenId>, std::int32_t)>;
 
 const std::filesystem::path kFolder = QUIRE_SOURCE_DIR "/models/cardfile/draft";
-const std::filesystem::path kWindowed = QUIRE_SOURCE_DIR "/tests/golden/model/mistral_window";
+const std::filesystem::path kGolden = QUIRE_SOURCE_DIR "/tests/golden/model";
+const std::filesystem::path kWindowed = kGolden / "mistral_window";
 constexpr std::int64_t kPlentyOfKv = std::int64_t{1} << 26;
 
 class Guesses final : public Drafter {
@@ -281,18 +282,20 @@ TEST_P(Speculation, ChangesNothingWhateverIsGuessed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Everywhere, Speculation,
-                         ::testing::Values(std::pair{"plain", Site{}},
-                                           std::pair{"long_blocks", Site{.block_tokens = 32}},
-                                           std::pair{"short_blocks", Site{.block_tokens = 2}},
-                                           std::pair{"window", Site{.folder = kWindowed}},
-                                           std::pair{"int8", Site{.kv_dtype = "int8"}},
-                                           std::pair{"fp8", Site{.kv_dtype = "fp8"}},
-                                           std::pair{"int4",
-                                                     Site{.kv_dtype = "int4", .block_tokens = 32}},
-                                           std::pair{"few_rows", Site{.max_batch_tokens = 9}},
-                                           std::pair{"device", Site{.on_double = true}}),
-                         [](const auto& info) { return std::string(info.param.first); });
+INSTANTIATE_TEST_SUITE_P(
+    Everywhere, Speculation,
+    ::testing::Values(
+        std::pair{"plain", Site{}}, std::pair{"long_blocks", Site{.block_tokens = 32}},
+        std::pair{"short_blocks", Site{.block_tokens = 2}},
+        std::pair{"window", Site{.folder = kWindowed}}, std::pair{"int8", Site{.kv_dtype = "int8"}},
+        std::pair{"fp8", Site{.kv_dtype = "fp8"}},
+        std::pair{"int4", Site{.kv_dtype = "int4", .block_tokens = 32}},
+        std::pair{"few_rows", Site{.max_batch_tokens = 9}},
+        std::pair{"device", Site{.on_double = true}},
+        std::pair{"short_convolutions", Site{.folder = kGolden / "lfm2"}},
+        std::pair{"gated_delta", Site{.folder = kGolden / "qwen3_next"}},
+        std::pair{"state_space", Site{.folder = kGolden / "nemotron_h", .kv_dtype = "int8"}}),
+    [](const auto& info) { return std::string(info.param.first); });
 
 TEST(SpeculationScenes, SurvivePreemption) {
   Site site;
@@ -472,16 +475,42 @@ TEST(SpeculationScenes, TheSuffixesOfATenantAreItsOwn) {
   EXPECT_GT(answers(*engine, requests)[0].usage.accepted_tokens, first + 20);
 }
 
-TEST(SpeculationScenes, ModelsWithStatesGuessNothing) {
-  const std::filesystem::path folder = QUIRE_SOURCE_DIR "/tests/golden/model/lfm2";
-  const auto plain = open({.folder = folder});
-  std::vector<NewRequest> requests = all_ways(plain->model_config().vocab_size);
-  const Outputs want = answers(*plain, requests);
-  const auto engine = open_with(
-      {.folder = folder},
-      [texts = texts_of(requests, want)](auto tokens, auto) { return known_rest(texts, tokens); });
-  expect_same(answers(*engine, requests), want);
-  EXPECT_EQ(engine->stats().value().tokens_drafted, 0);
+// The second turn goes on from the restore point at the end of the first answer, whose last rows
+// were guessed.
+TEST(SpeculationScenes, AStateBehindGuessesIsThatOfItsTokens) {
+  for (const char* model : {"lfm2", "qwen3_next", "nemotron_h"}) {
+    for (const char* kv_dtype : {"auto", "int8"}) {
+      SCOPED_TRACE(std::string(model) + " " + kv_dtype);
+      Site site{.folder = kGolden / model, .kv_dtype = kv_dtype};
+      const auto plain = open(site);
+      const std::int32_t vocab = plain->model_config().vocab_size;
+      std::vector<NewRequest> requests(2);
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        requests[i] =
+            request_of(i, {.temperature = 0, .max_tokens = 31, .ignore_eos = true}, vocab);
+      }
+      const Outputs first = answers(*plain, requests);
+      const Texts texts = texts_of(requests, first);
+      std::vector<NewRequest> later = requests;
+      for (std::size_t i = 0; i < later.size(); ++i) {
+        later[i].prompt = texts[i];
+        later[i].prompt.push_back(3);
+      }
+      const Outputs second = answers(*plain, later);
+      const auto engine =
+          open_with(site, [texts](auto tokens, auto) { return known_rest(texts, tokens); }, 7);
+      expect_same(answers(*engine, requests), first);
+      EXPECT_GT(engine->stats().value().tokens_accepted, 30);
+      const Outputs got = answers(*engine, later);
+      expect_same(got, second);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].usage.cached_tokens, second[i].usage.cached_tokens);
+      }
+      EXPECT_EQ(engine->stats().value().ledger.restore_points,
+                plain->stats().value().ledger.restore_points);
+      expect_nothing_held(*engine);
+    }
+  }
 }
 
 // Threshold 1e-9 takes every guess that the model thinks possible at all.

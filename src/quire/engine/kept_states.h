@@ -23,6 +23,7 @@ struct StepPoints {
   std::vector<model::StateRun> runs;
   std::vector<model::StateCapture> captures;
   std::vector<Kept> kept;
+  std::vector<model::RightRows> right;  // assumed rows by which states are to advance
 };
 
 }  // namespace quire::engine

@@ -87,6 +87,7 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
       return;
     }
     known.count += added - 1;
+    note_right_rows(step, index, added - 1);
     step.core.counters.tokens_generated += added;
     if (before == 0) {
       step.core.counters.first_token_times.add(active.timing().first_token_seconds);
@@ -241,6 +242,7 @@ void settle_step(Step& step) {
   for (std::size_t i = 0; i < step.now.runs.size(); ++i) {
     settle_run(step, step.now.runs[i], i);
   }
+  advance_states(step);
   step.core.counters.steps += 1;
   step.core.counters.steps_ahead += step.now.ahead ? 1 : 0;
 }

@@ -89,8 +89,7 @@ void draft_tokens(Step& step) {
   }
   Speculation& speculation = *step.speculation;
   const std::vector<sched::PlannedRun>& runs = step.plan.runs;
-  const bool quiet =
-      !step.plan.preempts() && step.plan.admit.empty() && !step.core.ledger.points().exist();
+  const bool quiet = !step.plan.preempts() && step.plan.admit.empty();
   const PlannedWork work = work_of(step.plan);
   speculation.asked = false;
   speculation.queries.clear();

@@ -87,7 +87,8 @@ model::StateMaps* maps_of(ActiveRequest* request) {
   return observer == nullptr || *observer == nullptr ? nullptr : (*observer)->maps();
 }
 
-// Adds a run and what is kept of it. `runs` points to captures only when all are there.
+// Adds a run and what is kept of it: of its certain rows alone. `runs` points to captures only when
+// all are there.
 Status add_run(Step& step, const sched::ScheduledRun& run, ActiveRequest* request,
                std::int32_t first_row) {
   StepPoints& points = step.points;
@@ -99,6 +100,7 @@ Status add_run(Step& step, const sched::ScheduledRun& run, ActiveRequest* reques
   }
   points.runs.push_back({.first_row = first_row,
                          .num_rows = run.count,
+                         .num_assumed = run.assumed,
                          .from = places.from,
                          .to = places.to,
                          .captures = {},
@@ -107,10 +109,12 @@ Status add_run(Step& step, const sched::ScheduledRun& run, ActiveRequest* reques
   if (points.runs.back().maps != nullptr && run.first == 0) {
     points.runs.back().maps->begin();
   }
-  if (!may_keep(step.core.ledger, run)) {
+  sched::ScheduledRun certain = run;
+  certain.count -= run.assumed;
+  if (!may_keep(step.core.ledger, certain)) {
     return {};
   }
-  for (const Wanted& wanted : wanted_points(step.core.ledger, run)) {
+  for (const Wanted& wanted : wanted_points(step.core.ledger, certain)) {
     kv::HeldState state = ledger.take_state(wanted.evicts);
     if (!state.is_there()) {
       continue;
@@ -158,6 +162,8 @@ Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& b
   points.runs.clear();
   points.captures.clear();
   points.kept.clear();
+  points.right.clear();
+  points.right.reserve(running.runs.size());
   std::int32_t first_row = 0;
   for (std::size_t i = 0; i < running.runs.size(); ++i) {
     const sched::ScheduledRun& run = running.runs[i];
@@ -180,6 +186,19 @@ Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& b
   batch.state_runs = points.runs;
   batch.states = step.core.states.view();
   return {};
+}
+
+void note_right_rows(Step& step, std::size_t index, std::int32_t count) {
+  if (count > 0 && step.core.ledger.points().exist()) {
+    step.points.right.push_back({.run = static_cast<std::int32_t>(index), .count = count});
+  }
+}
+
+void advance_states(Step& step) {
+  if (!step.points.right.empty()) {
+    step.core.decoder().advance_states(step.points.right);
+    step.points.right.clear();
+  }
 }
 
 void keep_points(Step& step, const sched::ScheduledRun& run, bool ends) {

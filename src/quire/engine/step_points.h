@@ -11,6 +11,7 @@
 // Thread rule: the engine thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "quire/base/ids.h"
@@ -26,6 +27,11 @@ namespace quire::engine {
 // Tells the batch where the states of its runs are, and puts KV into blocks that begin at a point.
 // Fails as PagedPool::write_blocks does.
 [[nodiscard]] Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch);
+// Notes that the first `count` assumed rows of run `index` are right.
+void note_right_rows(Step& step, std::size_t index, std::int32_t count);
+// Advances the states of a booked step by the rows that were noted. Call it before anything reads a
+// state.
+void advance_states(Step& step);
 // Makes points of what the pass has kept of a run that was booked, and with `ends` of its end.
 void keep_points(Step& step, const sched::ScheduledRun& run, bool ends);
 

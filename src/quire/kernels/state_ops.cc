@@ -63,15 +63,14 @@ void convolve_rows(const KernelContext& context, const ConvWeights& conv, const 
 }
 
 // Goes upwards, so that inputs which stay in the tail are read before they are overwritten.
-void copy_tail(const ConvWeights& conv, const ConvRows& rows, std::int64_t count, float* tail) {
-  const std::int64_t taps = conv.taps();
-  for (std::int64_t i = 0; i < taps - 1; ++i) {
-    const std::int64_t row = count - (taps - 1) + i;
-    float* to = tail + i * conv.channels;
+void copy_tail(const TailShape& shape, const ConvRows& rows, std::int64_t count, float* tail) {
+  for (std::int64_t i = 0; i < shape.taps - 1; ++i) {
+    const std::int64_t row = count - (shape.taps - 1) + i;
+    float* to = tail + i * shape.channels;
     if (is_there(rows, row)) {
-      std::copy_n(input(rows, taps, conv.channels, row), conv.channels, to);
+      std::copy_n(input(rows, shape.taps, shape.channels, row), shape.channels, to);
     } else {
-      std::fill_n(to, conv.channels, 0.0f);
+      std::fill_n(to, shape.channels, 0.0f);
     }
   }
 }

@@ -26,6 +26,12 @@ struct ConvRows {
   const float* tail = nullptr;  // [taps - 1, channels], the newest last; null: zeros
 };
 
+// The last inputs that a convolution sees beside the newest one: [taps - 1, channels].
+struct TailShape {
+  std::int64_t taps = 0;
+  std::int64_t channels = 0;
+};
+
 struct ConvWeights {
   std::span<const float> weights;  // [taps, channels], of the newest input last
   std::span<const float> bias;     // [channels] or empty
@@ -33,13 +39,14 @@ struct ConvWeights {
   bool silu = false;
 
   [[nodiscard]] std::int64_t taps() const { return std::ssize(weights) / channels; }
+  [[nodiscard]] TailShape tail() const { return {.taps = taps(), .channels = channels}; }
 };
 
 // Sets out[r] to the convolution of rows r - taps + 1 to r. `out` is not `in`.
 void convolve_rows(const KernelContext& context, const ConvWeights& conv, const ConvRows& rows,
                    const StridedRows& out);
 // Copies the last inputs of the first `count` rows to `tail`, which may be rows.tail.
-void copy_tail(const ConvWeights& conv, const ConvRows& rows, std::int64_t count, float* tail);
+void copy_tail(const TailShape& shape, const ConvRows& rows, std::int64_t count, float* tail);
 
 // Sets x[r][i] *= factor[r][i] for `width` elements of each row.
 void multiply_rows(const KernelContext& context, const StridedRows& x, const StridedRows& factor,

@@ -70,12 +70,12 @@ TEST_P(StateOpsTest, ConvolutionsCutAnywhereHaveTheSameBits) {
     std::vector<float> tail(static_cast<std::size_t>((taps - 1) * channels));
     const ConvRows first{{in.data(), channels}, cut, nullptr};
     convolve_rows(context(), conv, first, {pieces.data(), channels});
-    copy_tail(conv, first, cut, tail.data());
+    copy_tail(conv.tail(), first, cut, tail.data());
     ConvRows rest{{in.data() + cut * channels, channels}, 1, tail.data()};
     for (std::int64_t row = cut; row < rows; ++row) {
       rest.in.data = in.data() + row * channels;
       convolve_rows(context(), conv, rest, {pieces.data() + row * channels, channels});
-      copy_tail(conv, rest, 1, tail.data());  // in place
+      copy_tail(conv.tail(), rest, 1, tail.data());  // in place
     }
     EXPECT_TRUE(same_bits(whole, pieces)) << cut;
   }

@@ -96,6 +96,7 @@ struct CpuBackend final : DecoderBackend {
   }
   [[nodiscard]] Result<std::span<float>> await() override { return launched; }
   void abandon() override {}
+  void advance_states(std::span<const RightRows> right) override { state_layers.advance(right); }
   [[nodiscard]] std::span<const TokenId> last_chosen() const override { return {}; }
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t /*row*/) const override {
@@ -549,6 +550,7 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
                           });
   refused.assign(may_refuse ? batch.token_ids.size() : 0, 0);
 
+  state_layers.begin(batch);
   std::span<float> x = rows_before_layers(batch);
   if (!run_layers(batch, kv, probe, x, watch)) {
     return std::span<float>();

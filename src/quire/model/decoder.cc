@@ -230,6 +230,9 @@ Status Decoder::launch(const ForwardBatch& batch, std::span<const tensor::PagedK
 
 Result<std::span<float>> Decoder::await() { return impl_->backend->await(); }
 void Decoder::abandon() { impl_->backend->abandon(); }
+void Decoder::advance_states(std::span<const RightRows> right) {
+  impl_->backend->advance_states(right);
+}
 bool Decoder::chooses() const { return impl_->backend->chooses(); }
 
 std::span<const TokenId> Decoder::last_chosen() const { return impl_->backend->last_chosen(); }

@@ -91,6 +91,10 @@ class Decoder {
   [[nodiscard]] Result<std::span<float>> await();
   // Waits for all launched steps and forgets their results.
   void abandon();
+  // Advances the states behind the last forward or await by assumed rows that are right. The bits
+  // are those of a pass in which the rows were certain. Allocates nothing. Precondition: a run
+  // comes once.
+  void advance_states(std::span<const RightRows> right);
   // Returns true if the backend chooses tokens itself, so that a second step can be launched.
   [[nodiscard]] bool chooses() const;
 

@@ -40,6 +40,7 @@ class DecoderBackend {
                                       std::span<const tensor::PagedKVView> kv) = 0;
   [[nodiscard]] virtual Result<std::span<float>> await() = 0;
   virtual void abandon() = 0;
+  virtual void advance_states(std::span<const RightRows> /*right*/) {}  // devices have no states
   [[nodiscard]] virtual std::span<const TokenId> last_chosen() const = 0;
   [[nodiscard]] virtual std::span<const kernels::TokenLogprob> last_logprobs(
       std::size_t row) const = 0;

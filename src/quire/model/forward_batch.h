@@ -40,11 +40,21 @@ struct StateCapture {
 struct StateRun {
   std::int32_t first_row = 0;
   std::int32_t num_rows = 0;
-  std::int32_t from = -1;  // number of the state before the first row; -1: of no token
-  std::int32_t to = 0;     // where the state behind the last row is stored; may be `from`
+  std::int32_t num_assumed = 0;  // rows at the end that may be wrong (Decoder::advance_states)
+  std::int32_t from = -1;        // number of the state before the first row; -1: of no token
+  std::int32_t to = 0;  // where the state behind the last certain row is stored; may be `from`
   std::span<const StateCapture> captures;  // by row; at other places than `from` and `to`
   StateMaps* maps = nullptr;               // grow by the rows; null: unwanted
   std::int32_t first_token = 0;            // of the chunk whose maps they are, in the first row
+
+  // Returns the row behind the certain ones.
+  [[nodiscard]] std::int32_t first_assumed() const { return first_row + num_rows - num_assumed; }
+};
+
+// Assumed rows that turned out to be right.
+struct RightRows {
+  std::int32_t run = 0;    // index of its StateRun
+  std::int32_t count = 0;  // the first ones of its assumed rows
 };
 
 // Layers that a pass runs, where it does not run all of them. Such a pass gives no logits. On the

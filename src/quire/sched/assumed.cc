@@ -76,7 +76,7 @@ RoomNeed less(const RoomNeed& all, const RoomNeed& part) {
 
 void assume_rows(const SchedulerState& state, std::span<const std::int32_t> wanted,
                  StepPlan& plan) {
-  if (plan.preempts() || !plan.admit.empty() || state.ledger->points().exist()) {
+  if (plan.preempts() || !plan.admit.empty()) {
     return;
   }
   QUIRE_CHECK(wanted.size() == plan.runs.size(), "assumed rows for other runs than those planned");
