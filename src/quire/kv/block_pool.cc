@@ -138,6 +138,7 @@ void BlockPool::take(Extent extent) {
     taken_.push_back({BlockId{i}, use.generation});
   }
   num_free_ -= extent.length;
+  num_acquired_ += extent.length;
 }
 
 void BlockPool::retain(BlockRef block) {

@@ -67,6 +67,8 @@ class BlockPool {
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(uses_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return num_free_; }
   [[nodiscard]] std::int32_t num_withheld() const { return num_withheld_; }
+  // Returns how many blocks were handed out since birth.
+  [[nodiscard]] std::int64_t num_acquired() const { return num_acquired_; }
   // Returns the number of blocks with a reference.
   [[nodiscard]] std::int32_t num_taken() const { return num_blocks() - num_free_ - num_withheld_; }
   [[nodiscard]] bool is_free(BlockId id) const { return is_free(id.value); }
@@ -99,6 +101,7 @@ class BlockPool {
   std::vector<std::uint64_t> free_bits_;  // bit i: block i is free; bits behind the last are 0
   std::int32_t num_free_ = 0;
   std::int32_t num_withheld_ = 0;  // neither free nor referred to
+  std::int64_t num_acquired_ = 0;
   FormatId format_;
   std::vector<BlockRef> taken_;  // by the last acquire
   std::vector<Extent> extents_;  // scratch of take_fragments

@@ -30,6 +30,7 @@ Ledger::Ledger(const LedgerConfig& config)
       points_(*state_),
       restored_kv_(*state_),
       segments_(*state_),
+      coalescing_(*state_),
       cache_(*state_) {}
 
 Ledger::~Ledger() = default;
@@ -67,7 +68,7 @@ BlockRef Ledger::current(BlockId id, FormatId format) const {
   return state_->shared.pool(format).current(id);
 }
 
-std::vector<BlockCopy> Ledger::take_copies() { return state_->shared.take_copies(); }
+std::vector<BlockCopy> Ledger::take_copies() { return state_->shared.copies().take(); }
 
 LedgerMark Ledger::mark() const { return {state_->last_id}; }
 

@@ -1,7 +1,7 @@
 // Ledger: owner of who uses which block for which tokens, and of what may be evicted. It knows
 // numbers (blocks, tokens), never a tensor. The paged pool (kv_store) holds the bytes.
 //
-// A ledger is one state with five views, each in a header of its own. A plain request needs this
+// A ledger is one state with seven views, each in a header of its own. A plain request needs this
 // header and sequences() alone.
 //
 // Thread rule: one thread, the engine's, owns it. The README has the numbered invariants.
@@ -13,6 +13,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/coalescing.h"
 #include "quire/kv/format.h"
 #include "quire/kv/preemption.h"
 #include "quire/kv/prefix_cache.h"
@@ -47,6 +48,7 @@ class Ledger {
   [[nodiscard]] const RestorePoints& points() const { return points_; }
   [[nodiscard]] Segments& segments() { return segments_; }
   [[nodiscard]] const Segments& segments() const { return segments_; }
+  [[nodiscard]] Coalescing& coalescing() { return coalescing_; }
   [[nodiscard]] PrefixCache& cache() { return cache_; }
   [[nodiscard]] const PrefixCache& cache() const { return cache_; }
 
@@ -87,6 +89,7 @@ class Ledger {
   RestorePoints points_;
   RestoredKV restored_kv_;
   Segments segments_;
+  Coalescing coalescing_;
   PrefixCache cache_;
 };
 

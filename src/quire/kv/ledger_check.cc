@@ -16,6 +16,7 @@
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/prefix_index.h"
+#include "quire/kv/reserved_blocks.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
@@ -39,6 +40,9 @@ struct BlockUse {
   std::int32_t readable = 0;    // slots from the first that some table covers
   std::int32_t writers = 0;     // sequences with room in it
   std::int32_t first_room = 0;  // the writer's first slot
+  bool reserved = false;        // set aside for a sequence
+
+  [[nodiscard]] std::int32_t holders() const { return users + (reserved ? 1 : 0); }
 };
 
 // Slots of a block that a run has and may fill.
@@ -57,6 +61,15 @@ class BlockUses {
   }
 
   [[nodiscard]] std::span<const BlockUse> of(FormatId format) const { return uses_[format.value]; }
+
+  // Adds the claim of a sequence that a block is set aside for.
+  Status add_reserved(BlockRef block) {
+    if (!shared_.pool().is_current(block)) {
+      return broken("L3", "a stale handle of block ", block.id.value, " is set aside");
+    }
+    uses_.front()[static_cast<std::size_t>(block.id.value)].reserved = true;
+    return {};
+  }
 
   // Adds the claim of a run, open or sealed.
   Status add(BlockRef block, Slots slots, bool open) {
@@ -96,9 +109,68 @@ class BlockUses {
   std::vector<std::vector<BlockUse>> uses_;  // [formats][blocks]
 };
 
+// Counts the blocks that are set aside, all for open sequences.
+Status add_reserved(const LedgerState& state, BlockUses& uses) {
+  Status status;
+  state.shared.reserved().visit([&](ReservedBlocks::Holder holder, BlockRef block) {
+    const auto found = state.sequences.find(holder);
+    if (found == state.sequences.end() || found->second.open().holder != holder) {
+      status = broken("L14", "block ", block.id.value, " is set aside for no sequence");
+    } else if (status.ok()) {
+      status = uses.add_reserved(block);
+    }
+  });
+  return status;
+}
+
+// Checks that a tail in the middle of a block ends in it, and that nobody writes behind it.
+Status check_tail(const OpenRun& run, std::int32_t block_tokens) {
+  const std::int32_t tokens = run.num_tokens % block_tokens;
+  const bool within = tokens > 0 && run.tail_slot + tokens <= block_tokens && run.room == 0;
+  return run.tail_slot == 0 || within
+             ? Status()
+             : broken("L15", "a tail of ", tokens, " tokens is in slot ", run.tail_slot,
+                      " of a block of ", block_tokens, ", with room for ", run.room);
+}
+
+// Counts the references of blocks in other formats. Compares the bytes of all used blocks, since
+// no two blocks may have one in common.
+Status check_slabs(const SharedBlocks& shared, const BlockUses& uses) {
+  const Status slabs = shared.lent().check(shared.pool());
+  if (!slabs.ok()) {
+    return broken("L10", slabs.error().message);
+  }
+  if (shared.config().formats.size() == 1) {
+    return {};
+  }
+  std::map<std::int64_t, std::int64_t> ends;  // of the bytes of blocks with a reference, by begin
+  for (std::uint8_t f = 0; f < shared.config().num_formats(); ++f) {
+    const BlockPool& pool = shared.pool(FormatId{f});
+    const std::int64_t bytes = shared.config().block_bytes(FormatId{f});
+    for (std::int32_t i = 0; i < pool.num_blocks(); ++i) {
+      const std::int32_t references = pool.references(BlockId{i});
+      if (f > 0 && references != uses.of(FormatId{f})[static_cast<std::size_t>(i)].users) {
+        return broken("L2", "block ", i, " of format ", +f, " has ", references, " references and ",
+                      uses.of(FormatId{f})[static_cast<std::size_t>(i)].users, " holders");
+      }
+      if (references > 0 && !ends.emplace(i * bytes, (i + 1) * bytes).second) {
+        return broken("L10", "two blocks begin at byte ", i * bytes);
+      }
+    }
+  }
+  std::int64_t last = 0;
+  for (const auto& [begin, end] : ends) {
+    if (begin < last) {
+      return broken("L10", "byte ", begin, " is in two blocks");
+    }
+    last = end;
+  }
+  return {};
+}
+
 class Checker {
  public:
-  explicit Checker(const SharedBlocks& shared) : shared_(shared), uses_(shared) {}
+  Checker(const SharedBlocks& shared, BlockUses& uses) : shared_(shared), uses_(uses) {}
 
   // Counts a segment once, by whichever name or sequence it is met.
   Status add_segment(const Segment& segment) {
@@ -130,16 +202,17 @@ class Checker {
     if (shared_.config().formats[format.value].open) {
       QUIRE_TRY_STATUS(add_opening_run(sequence));
     } else {
-      QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.room(), true,
-                                 lacks_tail && sequence.room() == 0));
+      QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.open().room, true,
+                                 lacks_tail && sequence.open().room == 0, open.tail_slot));
     }
+    QUIRE_TRY_STATUS(check_tail(open, shared_.config().block_tokens));
     if (sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {
       return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
                     " have KV");
     }
     const std::int32_t given_up = open.blocks.num_given_up();
     const bool begins = open.num_tokens == given_up * shared_.config().block_tokens;
-    const std::int32_t stored = open.num_tokens + (begins ? sequence.room() : 0);
+    const std::int32_t stored = open.num_tokens + (begins ? sequence.open().room : 0);
     if (given_up > blocks_behind_window(shared_.config(), stored)) {
       return broken("L7", given_up, " blocks of a run of ", stored,
                     " tokens were given up, the window still sees some of them");
@@ -153,11 +226,12 @@ class Checker {
     QUIRE_TRY_STATUS(check_index());
     const BlockPool& own = shared_.pool();
     const std::int32_t cached = shared_.index().num_unused();
-    if (own.num_free() + own.num_withheld() + cached + in_use[kOwnFormat] != own.num_blocks()) {
-      return broken("L1", own.num_free(), " free, ", own.num_withheld(), " lent, ", cached,
-                    " cached and ", in_use[kOwnFormat], " in use of ", own.num_blocks(), " blocks");
+    const std::int32_t free = own.num_free() + shared_.reserved().size();
+    if (free + own.num_withheld() + cached + in_use[kOwnFormat] != own.num_blocks()) {
+      return broken("L1", free, " free, ", own.num_withheld(), " lent, ", cached, " cached and ",
+                    in_use[kOwnFormat], " in use of ", own.num_blocks(), " blocks");
     }
-    QUIRE_TRY_STATUS(check_slabs());
+    QUIRE_TRY_STATUS(check_slabs(shared_, uses_));
     bytes_in_use_ = shared_.config().bytes_of(in_use);
     return {};
   }
@@ -175,7 +249,7 @@ class Checker {
 
  private:
   Status add_table(const BlockTable& table, std::int32_t num_tokens, std::int32_t room,
-                   bool open = false, bool lacks_block = false) {
+                   bool open = false, bool lacks_block = false, std::int32_t tail_slot = 0) {
     const std::int32_t block_tokens = shared_.config().block_tokens;
     const std::int32_t wanted =
         blocks_for_tokens(shared_.config(), std::int64_t{num_tokens} + room);
@@ -194,7 +268,8 @@ class Checker {
       if (table.ids()[static_cast<std::size_t>(i)] != block.id) {
         return broken("L3", "a run shows another block than it holds");
       }
-      const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens);
+      const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens) +
+                                  (i + 1 == table.size() ? tail_slot : 0);
       QUIRE_TRY_STATUS(
           uses_.add(block, {.filled = filled, .writes = filled < block_tokens && room > 0}, open));
     }
@@ -204,7 +279,7 @@ class Checker {
   // Counts a run whose blocks are written when they are full. Rows of others lie in open blocks.
   Status add_opening_run(const Sequence& sequence) {
     const OpenRun& run = sequence.open();
-    const std::int32_t room = sequence.room();
+    const std::int32_t room = sequence.open().room;
     const std::int32_t block_tokens = shared_.config().block_tokens;
     const std::int32_t full = run.num_tokens / block_tokens;
     const std::int32_t end = (run.num_tokens + room) / block_tokens;
@@ -277,7 +352,7 @@ class Checker {
     QUIRE_TRY_STATUS(index.check());
     const std::span<const BlockUse> uses = uses_.of(kOwnFormat);
     std::vector<std::int32_t> holders(uses.size());
-    std::ranges::transform(uses, holders.begin(), &BlockUse::users);
+    std::ranges::transform(uses, holders.begin(), &BlockUse::holders);
     for (const BlockRef block : index.blocks()) {
       const BlockUse& use = uses[static_cast<std::size_t>(block.id.value)];
       ++holders[static_cast<std::size_t>(block.id.value)];
@@ -304,44 +379,8 @@ class Checker {
     return {};
   }
 
-  // Counts the references of blocks in other formats. Compares the bytes of all used blocks, since
-  // no two blocks may have one in common.
-  [[nodiscard]] Status check_slabs() const {
-    const Status slabs = shared_.lent().check(shared_.pool());
-    if (!slabs.ok()) {
-      return broken("L10", slabs.error().message);
-    }
-    if (shared_.config().formats.size() == 1) {
-      return {};
-    }
-    std::map<std::int64_t, std::int64_t> ends;  // of the bytes of blocks with a reference, by begin
-    for (std::uint8_t f = 0; f < shared_.config().num_formats(); ++f) {
-      const BlockPool& pool = shared_.pool(FormatId{f});
-      const std::int64_t bytes = shared_.config().block_bytes(FormatId{f});
-      for (std::int32_t i = 0; i < pool.num_blocks(); ++i) {
-        const std::int32_t references = pool.references(BlockId{i});
-        if (f > 0 && references != uses_.of(FormatId{f})[static_cast<std::size_t>(i)].users) {
-          return broken("L2", "block ", i, " of format ", +f, " has ", references,
-                        " references and ",
-                        uses_.of(FormatId{f})[static_cast<std::size_t>(i)].users, " holders");
-        }
-        if (references > 0 && !ends.emplace(i * bytes, (i + 1) * bytes).second) {
-          return broken("L10", "two blocks begin at byte ", i * bytes);
-        }
-      }
-    }
-    std::int64_t last = 0;
-    for (const auto& [begin, end] : ends) {
-      if (begin < last) {
-        return broken("L10", "byte ", begin, " is in two blocks");
-      }
-      last = end;
-    }
-    return {};
-  }
-
   const SharedBlocks& shared_;
-  BlockUses uses_;
+  BlockUses& uses_;
   std::int64_t bytes_in_use_ = 0;
   std::unordered_set<const Segment*> segments_;
   std::unordered_set<const BlockTable*> maps_;
@@ -350,7 +389,9 @@ class Checker {
 }  // namespace
 
 Status Ledger::check() const {
-  Checker checker(state_->shared);
+  BlockUses uses(state_->shared);
+  QUIRE_TRY_STATUS(add_reserved(*state_, uses));
+  Checker checker(state_->shared, uses);
   for (const auto& [id, segment] : state_->segments) {
     QUIRE_TRY_STATUS(checker.add_segment(*segment));
   }

@@ -47,6 +47,7 @@ void LedgerState::close(SeqId id) {
     return;
   }
   assign(id, {});
+  shared.reserved().give_back(id.value);
   sequences.erase(found);
   sequence_states.erase(id.value);
   sequence_maps.erase(id.value);
@@ -120,13 +121,14 @@ Error LedgerState::no_room(std::int64_t tokens, const BlockCounts& needed) const
           ? ""
           : base::str_cat(" and ", base::format_bytes(bytes - own * config.block_bytes(kOwnFormat)),
                           " of open blocks");
-  return {.code = ErrorCode::kOutOfBlocks,
-          .message = base::str_cat(
-              "cannot make room for ", tokens, " tokens: needs ", own, " blocks", open, ", ",
-              shared.pool().num_free(), " free and ", shared.index().num_unused(), " evictable of ",
-              shared.pool().num_blocks(), "; close sequences or raise kv_budget"),
-          .needed_bytes = bytes,
-          .free_bytes = shared.num_available() * config.block_bytes(kOwnFormat)};
+  return {
+      .code = ErrorCode::kOutOfBlocks,
+      .message = base::str_cat("cannot make room for ", tokens, " tokens: needs ", own, " blocks",
+                               open, ", ", shared.pool().num_free() + shared.reserved().size(),
+                               " free and ", shared.index().num_unused(), " evictable of ",
+                               shared.pool().num_blocks(), "; close sequences or raise kv_budget"),
+      .needed_bytes = bytes,
+      .free_bytes = shared.num_available() * config.block_bytes(kOwnFormat)};
 }
 
 Error LedgerState::no_state() const {
@@ -178,7 +180,8 @@ LedgerCounts LedgerState::counts() const {
   counts.bytes_total = shared.config().budget_bytes();
   counts.bytes_cached = counts.blocks_cached * block_bytes;
   counts.bytes_in_use =
-      (pool.num_taken() - counts.blocks_cached) * block_bytes + shared.lent().bytes_in_use();
+      (pool.num_taken() - shared.reserved().size() - counts.blocks_cached) * block_bytes +
+      shared.lent().bytes_in_use();
   counts.bytes_free = counts.bytes_total - counts.bytes_cached - counts.bytes_in_use;
   counts.bytes_lent = shared.lent().bytes_lent();
   counts.blocks_in_use =
@@ -189,6 +192,8 @@ LedgerCounts LedgerState::counts() const {
   counts.evictions_expired = shared.num_evictions(PrefixMiss::Why::kExpired);
   counts.evictions_later = shared.num_evictions(PrefixMiss::Why::kReturnsLater);
   counts.blocks_moved = shared.num_moved();
+  counts.blocks_reserved = shared.reserved().size();
+  counts.blocks_taken = pool.num_acquired();
   counts.sessions = shared.index().order().num_sessions();
   counts.states_total = states.num_states();
   counts.restore_points = states.num_points();

@@ -17,6 +17,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/prefix_index.h"
+#include "quire/kv/reserved_blocks.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
@@ -102,6 +103,7 @@ Sequence Sequence::fork() const {
   copy.open_.format = open_.format;
   copy.open_.num_tokens = open_.num_tokens;
   copy.open_.start_position = open_.start_position;
+  copy.open_.tail_slot = open_.tail_slot;
   if (const OpenBlock* last = last_open_block()) {
     copy.open_.open_blocks.reserve_more(1);
     shared_->retain(last->block);
@@ -121,6 +123,11 @@ const OpenBlock* Sequence::last_open_block() const {
 Result<Segment> Sequence::seal(std::shared_ptr<const BlockTable> maps) const {
   if (open_.num_tokens == 0) {
     return {ErrorCode::kInvalidArgument, "cannot seal a segment: no token of the open run has KV"};
+  }
+  if (open_.tail_slot > 0) {
+    return {
+        ErrorCode::kInvalidArgument,
+        "cannot seal a segment: the last block of its run was coalesced; make room for it first"};
   }
   if (shared_->config().num_states > 0 && maps == nullptr) {
     return {ErrorCode::kIncompatible,
@@ -153,19 +160,19 @@ bool Sequence::must_copy_open_block() const {
   }
   const std::int32_t at = open_.num_tokens / block_tokens;
   return open_.num_tokens % block_tokens != 0 && at < open_.blocks.size() &&
-         shared_->is_shared(open_.blocks.ref(at));
+         (open_.tail_slot > 0 || shared_->is_shared(open_.blocks.ref(at)));
 }
 
 // Returns the blocks that room for `count` tokens takes, in the run's format and open ones.
 Sequence::Need Sequence::need_of(std::int32_t count) const {
   QUIRE_CHECK(count >= 0, "room for a negative number of tokens");
   const std::int64_t slots = std::int64_t{open_.num_tokens} + count;
-  const bool copies = count > room_ && must_copy_open_block();
+  const bool copies = (count > open_.room || open_.tail_slot > 0) && must_copy_open_block();
   if (opens_blocks()) {
     return {.stored = std::max(run_blocks(slots) - open_.blocks.size(), 0),
             .open = (copies ? 1 : 0) + (lacks_open_block(slots) ? 1 : 0)};
   }
-  if (count <= room_) {
+  if (count <= open_.room && open_.tail_slot == 0) {
     return {};
   }
   return {.stored = run_blocks(slots) - open_.blocks.size() + (copies ? 1 : 0)};
@@ -181,13 +188,13 @@ Sequence::Needs Sequence::needs(std::int32_t count) const {
 void Sequence::extend_by_block(std::int32_t count, std::span<const BlockRef>& open) {
   const std::int32_t block_tokens = shared_->config().block_tokens;
   const Need need = need_of(count);
-  const bool copy = count > room_ && must_copy_open_block();
+  const bool copy = count > open_.room && must_copy_open_block();
   open_.blocks.reserve_more(need.stored);
   open_.open_blocks.reserve_more(1);
-  shared_->reserve_copies(1);
+  shared_->copies().reserve_more(1);
   if (open_.format == kOwnFormat) {
     const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
-    for (const BlockRef block : shared_->acquire(need.stored, last)) {
+    for (const BlockRef block : shared_->acquire(need.stored, last, open_.holder)) {
       open_.blocks.push(block);
     }
   }
@@ -202,23 +209,23 @@ void Sequence::extend_by_block(std::int32_t count, std::span<const BlockRef>& op
   if (copy) {
     const OpenBlock last = *last_open_block();
     const OpenBlock own = {.index = last.index, .block = take()};
-    shared_->order_copy({.from = last.block.id,
-                         .to = own.block.id,
-                         .tokens = open_.num_tokens % block_tokens,
-                         .format = own.block.format()});
+    shared_->copies().add({.from = last.block.id,
+                           .to = own.block.id,
+                           .tokens = open_.num_tokens % block_tokens,
+                           .format = own.block.format()});
     open_.open_blocks.replace(own);
   }
   if (const std::int32_t end = open_.num_tokens + count; lacks_open_block(end)) {
     open_.open_blocks.push({.index = end / block_tokens, .block = take()});
   }
-  room_ = std::max(room_, count);
+  open_.room = std::max(open_.room, count);
 }
 
 void Sequence::extend(std::int32_t count, std::span<const BlockRef>& open) {
   if (opens_blocks()) {
     return extend_by_block(count, open);
   }
-  if (count <= room_) {
+  if (count <= open_.room && open_.tail_slot == 0) {
     return;
   }
   QUIRE_CHECK(open_.format == kOwnFormat, "a run in another format does not grow");
@@ -228,22 +235,24 @@ void Sequence::extend(std::int32_t count, std::span<const BlockRef>& open) {
   const std::int32_t needed = need_of(count).stored;
   open_.blocks.reserve_more(needed);
   if (copy) {
-    shared_->reserve_copies(1);
+    shared_->copies().reserve_more(1);
   }
-  const std::span<const BlockRef> fresh = shared_->acquire(needed, last);
+  const std::span<const BlockRef> fresh = shared_->acquire(needed, last, open_.holder);
   auto next = fresh.begin();
   if (copy) {
     const std::int32_t at = open_.num_tokens / shared_->config().block_tokens;
-    shared_->order_copy({.from = open_.blocks.ref(at).id,
-                         .to = next->id,
-                         .tokens = open_.num_tokens % shared_->config().block_tokens});
+    shared_->copies().add({.from = open_.blocks.ref(at).id,
+                           .to = next->id,
+                           .tokens = open_.num_tokens % shared_->config().block_tokens,
+                           .from_slot = open_.tail_slot});
     open_.blocks.replace(at, *next);
+    open_.tail_slot = 0;
     ++next;
   }
   for (; next != fresh.end(); ++next) {
     open_.blocks.push(*next);
   }
-  room_ = count;
+  open_.room = count;
 }
 
 void Sequence::make_room_in(FormatId format) {
@@ -254,20 +263,54 @@ void Sequence::make_room_in(FormatId format) {
   for (const BlockRef block : shared_->acquire(format, needed[format])) {
     open_.blocks.push(block);
   }
-  room_ = opens_blocks() ? 0 : static_cast<std::int32_t>(tokens_.size());
+  open_.room = opens_blocks() ? 0 : static_cast<std::int32_t>(tokens_.size());
 }
 
-void Sequence::reserve(std::int64_t tokens) {
-  tokens_.reserve(static_cast<std::size_t>(tokens));
-  open_.blocks.reserve(blocks_for_tokens(shared_->config(), tokens));
+bool Sequence::reserve(std::int64_t tokens, ReservedBlocks::Holder holder) {
+  if (holder == ReservedBlocks::kNobody) {
+    tokens_.reserve(static_cast<std::size_t>(tokens));
+    open_.blocks.reserve(blocks_for_tokens(shared_->config(), tokens));
+    return true;
+  }
+  const std::int32_t all = run_blocks(tokens);
+  const std::int32_t more = open_.format == kOwnFormat ? std::max(all - open_.blocks.size(), 0) : 0;
+  const std::int32_t copies = more > 0 && !opens_blocks() && must_copy_open_block() ? 1 : 0;
+  const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
+  if (!shared_->reserved().set_aside(holder, more + copies, all + 1, last)) {
+    return false;
+  }
+  open_.holder = holder;
+  open_.reserved_tokens = tokens;
+  return true;
+}
+
+void Sequence::move_tail(BlockRef to, std::int32_t slot) {
+  open_.blocks.replace(open_.blocks.size() - 1, to);
+  open_.tail_slot = slot;
+}
+
+// Gives back the blocks behind the first `count`. Those that nobody else holds are set aside again,
+// as far as tokens are reserved.
+void Sequence::give_up_behind(std::int32_t count) {
+  ReservedBlocks& reserved = shared_->reserved();
+  const std::int32_t wanted =
+      open_.holder == ReservedBlocks::kNobody ? 0 : run_blocks(open_.reserved_tokens);
+  while (open_.blocks.size() > count) {
+    const std::int32_t last = open_.blocks.size() - 1;
+    if (last + reserved.size(open_.holder) < wanted && last >= open_.blocks.num_given_up() &&
+        !shared_->is_shared(open_.blocks.ref(last))) {
+      reserved.set_aside_again(open_.holder, open_.blocks.ref(last));
+    }
+    open_.blocks.truncate(last);
+  }
 }
 
 void Sequence::advance_unpublished(std::int32_t count) {
-  QUIRE_CHECK(count >= 0 && count <= room_, "KV was written into room that nobody made");
+  QUIRE_CHECK(count >= 0 && count <= open_.room, "KV was written into room that nobody made");
   QUIRE_CHECK(count <= static_cast<std::int32_t>(tokens_.size()) - num_computed(),
               "KV was written for tokens that are not there");
   open_.num_tokens += count;
-  room_ -= count;
+  open_.room -= count;
   open_.open_blocks.release_before(open_.num_tokens / shared_->config().block_tokens);
 }
 
@@ -352,10 +395,13 @@ Status Sequence::rollback(std::int32_t length) {
   }
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;
-  open_.blocks.truncate(std::min(run_blocks(kept), open_.blocks.size()));
+  if (open_.blocks.size() > kept_blocks || kept % shared_->config().block_tokens == 0) {
+    open_.tail_slot = 0;  // the block that it is in goes
+  }
+  give_up_behind(std::min(run_blocks(kept), open_.blocks.size()));
   open_.open_blocks.release_from(run_blocks(kept) + (last_open_block() == nullptr ? 0 : 1));
   found_blocks_ = std::min(found_blocks_, run_blocks(kept));
-  room_ = 0;
+  open_.room = 0;
   return {};
 }
 
@@ -365,9 +411,11 @@ void Sequence::drop_kv() {
     open_.blocks.truncate(0);
   }
   open_.open_blocks.release_from(0);
+  shared_->reserved().give_back(std::exchange(open_.holder, ReservedBlocks::kNobody));
   open_.num_tokens = 0;
+  open_.tail_slot = 0;
   found_blocks_ = 0;
-  room_ = keeps_blocks && !opens_blocks() ? static_cast<std::int32_t>(tokens_.size()) : 0;
+  open_.room = keeps_blocks && !opens_blocks() ? static_cast<std::int32_t>(tokens_.size()) : 0;
 }
 
 void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens) {

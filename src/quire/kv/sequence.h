@@ -12,7 +12,10 @@
 //    A block goes behind the one before it, as long as that one is known there. The first one goes
 //    behind the root of the sequence's salt. So behind blocks that were never here nothing is
 //    published.
-// 6. A sequence that has taken up a restore point inside of a block has no block there before room
+// 6. Blocks may be set aside for it (reserved_blocks.h). It takes those first, and gives back to
+// them.
+// 7. Its last block may hold tails of several sequences while none of them goes on (coalescing.h).
+// 8. A sequence that has taken up a restore point inside of a block has no block there before room
 // is
 //    made (restore_points.h).
 #pragma once
@@ -29,6 +32,7 @@
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
 #include "quire/kv/open_blocks.h"
+#include "quire/kv/reserved_blocks.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
@@ -43,6 +47,12 @@ struct OpenRun {
   OpenBlocks open_blocks;           // where the pool's own format is written block by block
   std::int32_t num_tokens = 0;      // tokens with KV
   std::int32_t start_position = 0;  // use position of run token 0
+  std::int32_t room = 0;            // tokens that may be written without another extend()
+  // Slot of the last block in which its tokens begin: not 0 where that block was coalesced.
+  std::int32_t tail_slot = 0;
+  // Blocks are set aside for this holder, for KV of so many tokens.
+  ReservedBlocks::Holder holder = ReservedBlocks::kNobody;
+  std::int64_t reserved_tokens = 0;
 };
 
 struct SealedRun {
@@ -75,8 +85,6 @@ class Sequence {
   [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }
   [[nodiscard]] std::span<const SealedRun> sealed() const { return sealed_; }
   [[nodiscard]] const OpenRun& open() const { return open_; }
-  // Returns how many tokens may be written without another `extend`.
-  [[nodiscard]] std::int32_t room() const { return room_; }
   [[nodiscard]] bool is_plain() const { return !composed_; }
   [[nodiscard]] bool adopts() const { return adopts_; }
   [[nodiscard]] SessionRef session() const { return session_; }
@@ -97,15 +105,19 @@ class Sequence {
   // Makes room; may order copies. Takes open blocks from the front of `open`. Precondition: the
   // own blocks of needs(count) are available, and `open` has the open ones.
   void extend(std::int32_t count, std::span<const BlockRef>& open);
-  // Notes that `count` more tokens have KV. Precondition: count <= room(), and the tokens are
-  // there.
+  // Notes that `count` more tokens have KV. Precondition: count <= open().room, and the tokens
+  // are there.
   void advance(std::int32_t count);
   // Does what RestoredKV::advance_unpublished and RestoredKV::publish say.
   void advance_unpublished(std::int32_t count);
   void publish() { publish_from(0); }
   void append(TokenId token) { tokens_.push_back(token); }
-  // Does what Sequences::reserve says.
-  void reserve(std::int64_t tokens);
+  // Does what Sequences::reserve_memory says, and for a holder what Sequences::reserve says. False
+  // where too few blocks are free for that.
+  bool reserve(std::int64_t tokens, ReservedBlocks::Holder holder = ReservedBlocks::kNobody);
+  // Lets the tail of the open run, which is in its last block, be in slots of another block from
+  // `slot` on. Takes over the caller's reference.
+  void move_tail(BlockRef to, std::int32_t slot);
   // Does what RestoredKV::begin_behind_window says.
   void begin_behind_window(std::int32_t num_tokens);
   // Does what Sequences::rollback says.
@@ -120,6 +132,7 @@ class Sequence {
  private:
   void publish_from(std::int32_t block);
   void make_room_in(FormatId format);
+  void give_up_behind(std::int32_t count);
   struct Need {
     std::int32_t stored = 0;  // blocks of the run's format
     std::int32_t open = 0;
@@ -138,7 +151,6 @@ class Sequence {
   std::vector<TokenId> tokens_;
   std::vector<SealedRun> sealed_;
   OpenRun open_;
-  std::int32_t room_ = 0;
   std::int32_t found_blocks_ = 0;  // value of Segment::found_blocks
   bool adopts_ = false;
   bool composed_ = false;

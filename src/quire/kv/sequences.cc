@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
@@ -79,10 +80,28 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
                    .start_position = open.start_position,
                    .format = open.format,
                    .last_format = open.format,
-                   .open_blocks = open.open_blocks.all()});
+                   .open_blocks = open.open_blocks.all(),
+                   .tail_slot = open.tail_slot});
 }
 
-void Sequences::reserve(SeqId id, std::int64_t tokens) { state_->sequence(id).reserve(tokens); }
+void Sequences::reserve_memory(SeqId id, std::int64_t tokens) {
+  state_->sequence(id).reserve(tokens);
+}
+
+Status Sequences::reserve(SeqId id, std::int64_t tokens) {
+  if (state_->sequence(id).reserve(tokens, id.value)) {
+    return {};
+  }
+  const LedgerConfig& config = state_->shared.config();
+  const std::int64_t free = state_->shared.pool().num_free() * config.block_bytes(kOwnFormat);
+  return Error{.code = ErrorCode::kOutOfBlocks,
+               .message = base::str_cat("cannot reserve blocks for ", tokens, " tokens: ",
+                                        state_->shared.pool().num_free(), " of ", config.num_blocks,
+                                        " are free and not reserved; reserve "
+                                        "fewer tokens, or close sequences"),
+               .needed_bytes = blocks_for_tokens(config, tokens) * config.block_bytes(kOwnFormat),
+               .free_bytes = free};
+}
 
 std::int32_t Sequences::blocks_needed(SeqId id, std::int32_t count) const {
   return state_->sequence(id).needs(count).own;

@@ -49,7 +49,14 @@ class Sequences {
   void append_runs(SeqId id, std::vector<RunView>& views) const;
 
   // Reserves memory for `tokens` tokens in all, so that appending up to there allocates nothing.
-  void reserve(SeqId id, std::int64_t tokens);
+  void reserve_memory(SeqId id, std::int64_t tokens);
+  // Sets free blocks aside so that its own run can have KV of `tokens` tokens in all. Until then
+  // extend() takes no other block, unless a fork makes it copy one, or the run has open blocks.
+  // They count as free, and others get them before anything cached is evicted; so a reserve delays
+  // nobody. Fewer tokens give blocks back. close() and Preemption::drop_kv give all back,
+  // rollback() gives none. Fails with kOutOfBlocks and changes nothing where too few blocks are
+  // free.
+  [[nodiscard]] Status reserve(SeqId id, std::int64_t tokens);
   // Return how many new blocks the KV of the next `count` tokens needs, copies on write included,
   // and how many open blocks besides, of LedgerConfig::lent_open_format().
   [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/lent_slabs.h"
 #include "quire/kv/prefix_index.h"
+#include "quire/kv/reserved_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -24,7 +26,9 @@ SharedBlocks::SharedBlocks(const LedgerConfig& config)
     : config_(config),
       pool_(config.num_blocks),
       lent_(config),
-      index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens) {
+      index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens),
+      reserved_(pool_),
+      copies_(config.num_blocks) {
   if (config.standing_open_blocks > 0) {
     BlockCounts standing;
     standing[config.open_format().value_or(kOwnFormat)] = config.standing_open_blocks;
@@ -34,7 +38,7 @@ SharedBlocks::SharedBlocks(const LedgerConfig& config)
 }
 
 std::int32_t SharedBlocks::num_available(FormatId format) const {
-  return format == kOwnFormat ? pool_.num_free() + index_.num_unused()
+  return format == kOwnFormat ? pool_.num_free() + reserved_.size() + index_.num_unused()
                               : lent_.within_reach(format, costs_of_lending());
 }
 
@@ -54,9 +58,13 @@ BlockCounts SharedBlocks::lacking(const BlockCounts& wanted) const {
   return plan_for(wanted).lacking;
 }
 
-// The cost is the number of cached blocks, since they must move or go.
+// The cost is the number of blocks that must move or go: cached ones, and those set aside.
 std::vector<std::int32_t> SharedBlocks::costs_of_lending() const {
   std::vector<std::int32_t> costs(static_cast<std::size_t>(lent_.num_slabs()), LentSlabs::kPinned);
+  std::vector<bool> set_aside(static_cast<std::size_t>(pool_.num_blocks()));
+  reserved_.visit([&](ReservedBlocks::Holder, BlockRef block) {
+    set_aside[static_cast<std::size_t>(block.id.value)] = true;
+  });
   for (std::int32_t slab = 0; slab < lent_.num_slabs(); ++slab) {
     if (lent_.owner(slab) != kOwnFormat) {
       continue;
@@ -66,7 +74,8 @@ std::vector<std::int32_t> SharedBlocks::costs_of_lending() const {
     for (std::int32_t i = 0; i < blocks.count && cost != LentSlabs::kPinned; ++i) {
       const BlockId id{blocks.first.value + i};
       const bool free = pool_.is_free(id);
-      cost = free || is_cached(id) ? cost + (free ? 0 : 1) : LentSlabs::kPinned;
+      const bool goes = set_aside[static_cast<std::size_t>(id.value)] || is_cached(id);
+      cost = free || goes ? cost + (free ? 0 : 1) : LentSlabs::kPinned;
     }
     costs[static_cast<std::size_t>(slab)] = cost;
   }
@@ -81,10 +90,12 @@ void SharedBlocks::lend_for(const BlockCounts& wanted) {
   if (plan.loans.empty()) {
     return;
   }
-  reserve_copies(0);
-  while (pool_.num_free() < plan.own_blocks) {
-    evict({});
+  copies_.reserve_more(0);
+  for (const LentSlabs::Loan loan : plan.loans) {
+    const LentSlabs::Blocks blocks = lent_.own_blocks(loan.slab);
+    reserved_.give_back_within(blocks.first, blocks.count);
   }
+  free_blocks(plan.own_blocks);
   if (config_.window_tokens > 0) {
     evict_within(plan.loans);
   }
@@ -135,24 +146,43 @@ std::int64_t SharedBlocks::num_evictions() const {
          num_evictions(PrefixMiss::Why::kCleared);
 }
 
-void SharedBlocks::reserve_copies(std::int32_t count) {
-  const std::size_t wanted = copies_.size() + static_cast<std::size_t>(count) +
-                             static_cast<std::size_t>(pool_.num_blocks());
-  if (wanted > copies_.capacity()) {
-    copies_.reserve(std::max(wanted, 2 * copies_.capacity()));
+// Makes so many blocks free: first those that are set aside, then cached ones.
+void SharedBlocks::free_blocks(std::int32_t count) {
+  while (pool_.num_free() < count) {
+    reserved_.size() > 0 ? reserved_.give_one_back() : static_cast<void>(evict({}));
   }
 }
 
+std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after,
+                                                ReservedBlocks::Holder holder) {
+  const std::int32_t aside = std::min(count, reserved_.size(holder));
+  if (aside == 0) {
+    return acquire_fresh(count, after);
+  }
+  taken_for_holder_.reserve(static_cast<std::size_t>(count));
+  taken_for_holder_.clear();
+  for (std::int32_t i = 0; i < aside; ++i) {
+    taken_for_holder_.push_back(reserved_.take(holder));
+  }
+  try {
+    const std::span<const BlockRef> more =
+        acquire_fresh(count - aside, taken_for_holder_.back().id);
+    taken_for_holder_.insert(taken_for_holder_.end(), more.begin(), more.end());
+  } catch (const std::bad_alloc&) {
+    std::ranges::for_each(taken_for_holder_, [this](BlockRef block) { pool_.release(block); });
+    throw;
+  }
+  return taken_for_holder_;
+}
+
 // Takes blocks. Reserves memory first: a call that throws has evicted and moved nothing.
-std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after) {
+std::span<const BlockRef> SharedBlocks::acquire_fresh(std::int32_t count, BlockId after) {
   QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
   if (count > 1 && config_.extent_blocks > 1 && config_.window_tokens == 0) {
-    reserve_copies(0);
+    copies_.reserve_more(0);
     taken_.reserve(static_cast<std::size_t>(count));
   }
-  while (pool_.num_free() < count) {
-    evict({});
-  }
+  free_blocks(count);
   std::int32_t piece = make_way(count, after);
   if (piece == count) {
     return pool_.acquire(count, after);
@@ -236,7 +266,7 @@ void SharedBlocks::empty(Extent extent) {
 void SharedBlocks::move(BlockRef from, BlockRef to) {
   index_.move(from, to);
   pool_.release(from);
-  order_copy({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
+  copies_.add({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
   ++num_moved_;
 }
 

@@ -17,10 +17,12 @@
 
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/copy_orders.h"
 #include "quire/kv/eviction_order.h"
 #include "quire/kv/format.h"
 #include "quire/kv/lent_slabs.h"
 #include "quire/kv/prefix_index.h"
+#include "quire/kv/reserved_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 
@@ -37,8 +39,8 @@ class SharedBlocks {
   [[nodiscard]] const LentSlabs& lent() const { return lent_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
 
-  // Returns the free plus the cached blocks of a format: what acquire can hand out. Counts all
-  // slabs that can be lent to another format than the pool's own.
+  // Returns the free plus the cached blocks of a format: what acquire can hand out. Blocks that are
+  // set aside are free. Counts all slabs that can be lent to another format than the pool's own.
   [[nodiscard]] std::int32_t num_available(FormatId format = {}) const;
   // Returns what is lacking for so many blocks of each format at once.
   [[nodiscard]] BlockCounts lacking(const BlockCounts& wanted) const;
@@ -50,13 +52,17 @@ class SharedBlocks {
   // Returns the eviction order, which has the hints of sessions and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
-  // Takes `count` blocks, evicting cached ones in their order where too few are free. Behind
-  // `after` where they can be, else in one extent, from 2 * extent_blocks on also in several of at
-  // least extent_blocks. Cached blocks that are in the way are moved to where else it is free,
-  // which orders copies. A single block never makes another one move. Valid until the next call.
-  // Precondition: count <= num_available(). Cost: as BlockPool::acquire; where no extent is large
-  // enough O(num_blocks) for each that is made, plus as acquire for each block moved.
-  [[nodiscard]] std::span<const BlockRef> acquire(std::int32_t count, BlockId after);
+  // Takes `count` blocks: those that are set aside for `holder` first. Where too few are free,
+  // takes those that are set aside for others, then evicts cached ones in their order. Blocks lie
+  // behind `after` where they can be, else in one extent, from 2 * extent_blocks on also in several
+  // of at least extent_blocks. Cached blocks that are in the way are moved to where else it is
+  // free, which orders copies. A single block never makes another one move. Valid until the next
+  // call. Precondition: count <= num_available(). Cost: as BlockPool::acquire; where no extent is
+  // large enough O(num_blocks) for each that is made, plus as acquire for each block moved.
+  [[nodiscard]] std::span<const BlockRef> acquire(
+      std::int32_t count, BlockId after, ReservedBlocks::Holder holder = ReservedBlocks::kNobody);
+  [[nodiscard]] ReservedBlocks& reserved() { return reserved_; }
+  [[nodiscard]] const ReservedBlocks& reserved() const { return reserved_; }
 
   // Lends slabs, so that acquire() can hand out so many blocks of each format, those of the pool's
   // own format too. Evicts and moves cached blocks for them; with a window it moves none.
@@ -65,17 +71,8 @@ class SharedBlocks {
   // Takes blocks of a format after lend_for(). Those of the pool's own format continue nothing.
   [[nodiscard]] std::span<const BlockRef> acquire(FormatId format, std::int32_t count);
 
-  // Reserves memory for `count` copies beside those that acquire() orders, which has its own. Call
-  // it before acquire().
-  void reserve_copies(std::int32_t count);
-  // Orders a copy. The paged pool must do all copies, in this order, before anything else is
-  // written.
-  void order_copy(const BlockCopy& copy) { copies_.push_back(copy); }
-  [[nodiscard]] std::vector<BlockCopy> take_copies() {
-    std::vector<BlockCopy> taken = copies_;
-    copies_.clear();  // keeps its memory
-    return taken;
-  }
+  // Returns the copies that were ordered, of which acquire() and lend_for() order some.
+  [[nodiscard]] CopyOrders& copies() { return copies_; }
   // Returns how many cached blocks were moved since birth.
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
@@ -111,7 +108,9 @@ class SharedBlocks {
     std::int32_t count = 0;
   };
 
+  [[nodiscard]] std::span<const BlockRef> acquire_fresh(std::int32_t count, BlockId after);
   std::int32_t evict(std::optional<PrefixMiss::Why> why);
+  void free_blocks(std::int32_t count);
   [[nodiscard]] std::int32_t make_way(std::int32_t count, BlockId after);
   [[nodiscard]] bool is_cached(BlockId id) const;
   [[nodiscard]] std::optional<Extent> cheapest_extent(std::int32_t count) const;
@@ -126,10 +125,12 @@ class SharedBlocks {
   BlockPool pool_;
   LentSlabs lent_;
   PrefixIndex index_;
+  ReservedBlocks reserved_;
   std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
-  std::vector<BlockCopy> copies_;
+  CopyOrders copies_;
   std::int64_t num_moved_ = 0;
-  std::vector<BlockRef> taken_;  // by the last acquire, if it took several pieces
+  std::vector<BlockRef> taken_;             // by the last acquire_fresh, if in several pieces
+  std::vector<BlockRef> taken_for_holder_;  // by the last acquire, if some were set aside
 };
 
 }  // namespace quire::kv

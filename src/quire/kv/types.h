@@ -125,13 +125,15 @@ struct ComposeTail {
       position;  // position of the first token; absent: behind the last segment
 };
 
-// A copy that the paged pool makes before the next write: the first `tokens` slots of `from`. Both
-// blocks have one format.
+// A copy that the paged pool makes before the next write: `tokens` slots. Both blocks have one
+// format. Slots other than the first are of that of the pool alone, not written block by block.
 struct BlockCopy {
   BlockId from;
   BlockId to;
   std::int32_t tokens = 0;
   FormatId format;
+  std::int32_t from_slot = 0;
+  std::int32_t to_slot = 0;
 };
 
 struct OpenBlock;
@@ -150,6 +152,9 @@ struct RunView {
   // opens as. `blocks` has the full blocks alone then.
   std::span<const OpenBlock> open_blocks;
   MergeRank rank;  // rank of a sealed run
+  // Slot of the last block in which its tokens begin. Not 0 only where that block was coalesced;
+  // attention reads such a run after Sequences::extend.
+  std::int32_t tail_slot = 0;
 };
 
 // The effect of attaching the longest cached prefix of some tokens.
@@ -190,7 +195,7 @@ struct PrefixMiss {
 struct LedgerCounts {
   // In blocks of the pool's own format, those in use rounded up.
   std::int32_t blocks_total = 0;
-  std::int32_t blocks_free = 0;
+  std::int32_t blocks_free = 0;    // those set aside for sequences too
   std::int32_t blocks_cached = 0;  // held by the prefix index alone: evictable
   std::int32_t blocks_in_use = 0;  // free + cached + in_use == total, always
   // Exactly, of blocks in all formats.
@@ -204,10 +209,12 @@ struct LedgerCounts {
   std::int64_t evictions_expired = 0;  // evictions of blocks of a session whose TTL was over
   // Evictions of blocks of a session that was expected back later than others.
   std::int64_t evictions_later = 0;
-  std::int64_t blocks_moved = 0;   // cached blocks that made way for others
-  std::int32_t sessions = 0;       // open
-  std::int32_t states_total = 0;   // of models with layers that carry a state
-  std::int32_t states_in_use = 0;  // held by sequences
+  std::int64_t blocks_moved = 0;     // cached blocks that made way for others
+  std::int32_t blocks_reserved = 0;  // free ones that are set aside for sequences
+  std::int64_t blocks_taken = 0;     // from the free ones, since the ledger was made
+  std::int32_t sessions = 0;         // open
+  std::int32_t states_total = 0;     // of models with layers that carry a state
+  std::int32_t states_in_use = 0;    // held by sequences
   std::int32_t restore_points = 0;
   std::int64_t tokens_replayed = 0;  // known, and computed again from a restore point on
   std::int64_t tokens_reused = 0;    // attached from the prefix index since the ledger was made

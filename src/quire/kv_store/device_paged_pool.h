@@ -24,7 +24,8 @@ struct SlotCopy {
   std::span<const BlockId> from;
   std::int32_t first = 0;  // first slot in `from`
   std::int32_t count = 0;
-  std::span<const BlockId> to;  // written from its first slot on
+  std::span<const BlockId> to;
+  std::int32_t to_first = 0;  // first slot in `to`
   kv::FormatId format = {};
 };
 

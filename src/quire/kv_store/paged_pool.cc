@@ -296,10 +296,19 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
   if (copy.from == copy.to) {
     return {};
   }
+  const SlotRange range{.from = copy.from_slot, .to = copy.to_slot, .count = copy.tokens};
+  const bool from_first = range.from == 0 && range.to == 0;
+  QUIRE_CHECK(range.from >= 0 && range.to >= 0 &&
+                  std::max(range.from, range.to) + range.count <= geometry_.block_tokens,
+              "more slots than a block has");
+  QUIRE_CHECK(from_first || !tensor::is_written_by_block(geometry.format),
+              "such blocks are copied whole");
   if (device_ != nullptr) {
     return device_->copy({.from = {&copy.from, 1},
+                          .first = range.from,
                           .count = copy.tokens,
                           .to = {&copy.to, 1},
+                          .to_first = range.to,
                           .format = copy.format});
   }
   std::byte* head = bytes_.data();
@@ -308,8 +317,9 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
     const std::ptrdiff_t per_head = geometry.stored_per_head(layer);
     const std::ptrdiff_t block_bytes = per_head * geometry.head_block_bytes();
     for (int i = 0; i < own.kv_heads; ++i) {
-      copy_slots(own, copy.tokens, head + copy.from.value * block_bytes,
-                 head + copy.to.value * block_bytes);
+      const std::byte* from = head + copy.from.value * block_bytes;
+      std::byte* to = head + copy.to.value * block_bytes;
+      from_first ? copy_slots(own, copy.tokens, from, to) : copy_slot_range(own, range, from, to);
       head += per_head * plane_bytes();
     }
   }

@@ -60,11 +60,12 @@ class PagedPool {
   // Returns a view of the bytes of one layer as blocks of a format. Valid while the pool lives.
   [[nodiscard]] tensor::PagedKVView view(int layer, kv::FormatId format = {}) const;
 
-  // Copies the first `tokens` slots of a block in all layers and heads. Up to three more slots of V
-  // may be copied, because tokens share words of V. Blocks that are written whole are copied whole.
-  // Preconditions (QUIRE_CHECK): both blocks exist,
-  // tokens in 0..block_tokens. Bytes moved: twice block_bytes() * tokens / block_tokens. Fails only
-  // on an accelerator, with kDevice or kOutOfBlocks.
+  // Copies slots of a block in all layers and heads. Where these are the first of both blocks, up
+  // to three more slots of V may be copied, because tokens share words of V. Blocks that are
+  // written whole are copied whole. Preconditions (QUIRE_CHECK): both blocks exist and have the
+  // slots, which are the first ones where blocks are written whole. Bytes moved: twice
+  // block_bytes() * tokens / block_tokens. Fails only on an accelerator, with kDevice or
+  // kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
 
   // Copies `count` slots of the run in `from`, from slot `first` on, to the first slots of the run

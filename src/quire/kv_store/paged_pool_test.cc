@@ -315,5 +315,33 @@ TEST(PagedPool, CopyRunMovesEverySlotToWhereItsTokenIsAndTouchesNoOther) {
   }
 }
 
+TEST(PagedPool, CopyMovesSlotsToOtherSlotsOfABlockAndTouchesNoOther) {
+  constexpr int kBlockTokens = 7;
+  for (const auto& [dtype, format] :
+       {std::pair{DType::kBFloat16, KVFormat::kPlain}, std::pair{DType::kFloat32, KVFormat::kPlain},
+        std::pair{DType::kBFloat16, KVFormat::kInt8}}) {
+    for (int from = 0; from < kBlockTokens; ++from) {
+      for (int to = from == 0 ? 1 : 0; to < kBlockTokens; ++to) {
+        const KVGeometry geometry = geometry_of(dtype, kBlockTokens, 40, format);
+        auto store = PagedPool::create(geometry, 4).value();
+        auto before = PagedPool::create(geometry, 4).value();
+        fill(store);
+        fill(before);
+        const int tokens = kBlockTokens - std::max(from, to);
+        ASSERT_TRUE(
+            store.copy({.from = {2}, .to = {1}, .tokens = tokens, .from_slot = from, .to_slot = to})
+                .ok());
+        for (int slot = 0; slot < kBlockTokens; ++slot) {
+          const bool copied = slot >= to && slot < to + tokens;
+          EXPECT_EQ(slot_bytes(store.view(2), 1, 1, slot),
+                    copied ? slot_bytes(before.view(2), 1, 2, from + slot - to)
+                           : slot_bytes(before.view(2), 1, 1, slot));
+          EXPECT_EQ(slot_bytes(store.view(2), 1, 2, slot), slot_bytes(before.view(2), 1, 2, slot));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire::kv_store

@@ -37,6 +37,17 @@ void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
   to.insert(std::ranges::lower_bound(to, queued.arrival, {}, &QueuedRequest::arrival), &queued);
 }
 
+// Sets blocks aside for all that a request may compute, if half of all blocks stay free. So the KV
+// of requests that run together lies in extents of its own where memory is plentiful. Nothing waits
+// for it, and nothing cached goes.
+void reserve_blocks(kv::Ledger& ledger, SeqId sequence, std::int64_t tokens) {
+  const kv::LedgerCounts counts = ledger.counts();
+  const std::int64_t needed = ledger.config().blocks_for(tokens, kv::kOwnFormat)[kv::kOwnFormat];
+  if (counts.blocks_free - counts.blocks_reserved - needed >= counts.blocks_total / 2) {
+    (void)ledger.sequences().reserve(sequence, tokens);
+  }
+}
+
 }  // namespace
 
 struct Scheduler::Impl {
@@ -93,7 +104,9 @@ void Scheduler::Impl::admit(RequestId id) {
     queued->request.prompt = {};
     queued->progress.cached_tokens = state.ledger->sequences().num_computed(*queued->sequence);
   }
-  state.ledger->sequences().reserve(*queued->sequence, queued->total_tokens + std::int64_t{1});
+  state.ledger->sequences().reserve_memory(*queued->sequence,
+                                           queued->total_tokens + std::int64_t{1});
+  reserve_blocks(*state.ledger, *queued->sequence, queued->total_tokens);
   queued->admitted = state.ledger->cache().now();
   queued->running = true;
   move_between(state.waiting, state.running, *queued);

@@ -210,6 +210,20 @@ TEST(Scheduler, YoungestIsPreemptedAndLaterFinishesUnchanged) {
   EXPECT_EQ(engine.finished.at(2), run_alone(prompt_of(3, 50), 4, 0));
 }
 
+TEST(Scheduler, WhereMemoryIsPlentifulRequestsTakeTheirBlocksWhenTheyBegin) {
+  FakeEngine engine({.num_blocks = 40, .block_tokens = 4}, {});
+  ASSERT_TRUE(engine.submit(1, prompt_of(6), 20).ok());
+  ASSERT_TRUE(engine.submit(2, prompt_of(6), 20).ok());
+  ASSERT_TRUE(engine.submit(3, prompt_of(6), 100).ok());
+  EXPECT_EQ(step(engine), "admit 1 admit 2 admit 3 1:0+6! 2:0+6! 3:0+6!");
+  const std::int64_t taken = engine.ledger.counts().blocks_taken;
+  EXPECT_EQ(engine.ledger.counts().blocks_reserved, 10) << "of the third one none";
+  for (int i = 0; i < 18; ++i) {
+    step(engine);
+  }
+  EXPECT_EQ(engine.ledger.counts().blocks_taken, taken + 4) << "by the third one";
+}
+
 TEST(Scheduler, APreemptedRequestWaitsAtTheFront) {
   FakeEngine engine({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false}, {});
   ASSERT_TRUE(engine.submit(1, prompt_of(3), 3).ok());

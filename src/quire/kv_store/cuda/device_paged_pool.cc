@@ -74,7 +74,7 @@ class CudaPagedPool final : public DevicePagedPool {
       slots.push_back(slot(copy.from, copy.first + i));
     }
     for (std::int32_t i = 0; i < copy.count; ++i) {
-      slots.push_back(slot(copy.to, i));
+      slots.push_back(slot(copy.to, copy.to_first + i));
     }
     return queue_copy(slots, [&](const kernels::cuda::Slot* on_device) {
       return kernels::cuda::copy_slots(format.pool, on_device, on_device + copy.count, copy.count,
