@@ -6,6 +6,7 @@
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kernels/cuda/sums.cuh"
 #include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
@@ -14,31 +15,7 @@ namespace {
 using tensor::DType;
 
 constexpr int kThreads = 256;
-constexpr int kNormThreads = 1024;
-
-// Returns the sum over a warp to every lane.
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(0xffffffffu, x, lanes);
-  }
-  return x;
-}
-
-// Returns the sum over a block of up to kNormThreads to every thread.
-__device__ float block_sum(float x) {
-  __shared__ float sums[kNormThreads / 32];
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) {
-    sums[threadIdx.x / 32] = x;
-  }
-  __syncthreads();
-  float total = 0;
-  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
-    total += sums[warp];
-  }
-  return total;
-}
+constexpr int kNormThreads = kMostThreads;
 
 template <DType T>
 __global__ void embed_kernel(const EmbedParams params) {
