@@ -320,10 +320,13 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 19> switches = {{
+  const std::array<std::pair<bool, std::string_view>, 21> switches = {{
       {config.latent.is_there(), "attention over latents"},
-      {config.experts.count > 0, "layers with experts"},
-      {!config.mlps.empty(), "layers without an MLP"},
+      {config.experts.has_norms, "experts with norms of their own"},
+      {config.experts.shared_size > 0, "an MLP beside experts"},
+      {config.experts.groups > 1, "groups of experts"},
+      {std::ranges::find(config.mlps, MlpKind::kNone) != config.mlps.end(),
+       "layers without an MLP"},
       {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
       {config.qk_norms_rows, "a norm over all heads of queries and keys"},
       {config.activation != kernels::Activation::kSilu, "an activation other than silu"},

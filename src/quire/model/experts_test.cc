@@ -197,11 +197,13 @@ TEST(ExpertConfig, EachSwitchChangesTheDigest) {
   }
 }
 
-TEST(ExpertConfig, AGpuRefusesExpertsByName) {
-  const Status status = check_device_switches(parse("mixtral"));
+TEST(ExpertConfig, AGpuComputesExpertsAndRefusesWhatItLacksByName) {
+  EXPECT_TRUE(check_device_switches(parse("mixtral")).ok());
+  EXPECT_TRUE(check_device_switches(parse("qwen3_moe", R"("mlp_only_layers": [0, 3])")).ok());
+  const Status status = check_device_switches(parse("qwen3_next", R"("partial_rotary_factor": 1)"));
   ASSERT_FALSE(status.ok());
-  EXPECT_THAT(status.error().message, HasSubstr("mixtral models"));
-  EXPECT_THAT(status.error().message, HasSubstr("layers with experts"));
+  EXPECT_THAT(status.error().message, HasSubstr("qwen3_next models"));
+  EXPECT_THAT(status.error().message, HasSubstr("an MLP beside experts"));
 }
 
 TEST(ExpertConfig, OnlyTheChosenExpertsAreActive) {

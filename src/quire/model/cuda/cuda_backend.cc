@@ -28,6 +28,7 @@
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
+#include "quire/model/cuda/expert_mlp.h"
 #include "quire/model/cuda/layer_attention.h"
 #include "quire/model/cuda/products.h"
 #include "quire/model/cuda/recorded_steps.h"
@@ -35,6 +36,7 @@
 #include "quire/model/cuda/stored_rows.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -68,7 +70,8 @@ class CudaBackend final : public DecoderBackend {
         result_(device, config.vocab_size),
         stored_(device),
         recorded_(device),
-        attention_(device, config, step_, stored_) {}
+        attention_(device, config, step_, stored_),
+        experts_(device, config, weights_.dtype) {}
 
   [[nodiscard]] Status set_up() { return attention_.set_up(recorded_); }
 
@@ -102,6 +105,10 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
   [[nodiscard]] std::int64_t qkv_width() const {
     return std::int64_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
+  }
+  [[nodiscard]] bool has_mlps_of(MlpKind kind) const {
+    return config_.mlps.empty() ? kind == MlpKind::kDense
+                                : std::ranges::find(config_.mlps, kind) != config_.mlps.end();
   }
   template <class T>
   [[nodiscard]] Status reserve(DeviceBuffer<T>& buffer, std::size_t size) {
@@ -137,6 +144,7 @@ class CudaBackend final : public DecoderBackend {
   cuda::StoredRows stored_;
   cuda::RecordedSteps recorded_;
   cuda::LayerAttention attention_;
+  cuda::ExpertMlp experts_;
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
   DeviceBuffer<float> residual_;          // [T, H]
   DeviceBuffer<float> kept_;              // [S, H]
@@ -159,8 +167,13 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   QUIRE_TRY_STATUS(reserve(normed_, rows * hidden));
   QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(qkv_width())));
   QUIRE_TRY_STATUS(attention_.reserve(view.head_dim, recorded_));
-  QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
-  QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
+  if (has_mlps_of(MlpKind::kDense)) {
+    QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
+    QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
+  }
+  if (has_mlps_of(MlpKind::kExperts)) {
+    QUIRE_TRY_STATUS(experts_.reserve(step_.shape().rows, recorded_));
+  }
   QUIRE_TRY_STATUS(stored_.reserve(step_.shape(), recorded_));
   return result_.reserve(step_.shape(), recorded_);
 }
@@ -210,9 +223,12 @@ Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   return to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads");
 }
 
-// Computes x [rows, H] += down(silu(gate(normed)) * up(normed)).
+// Computes x [rows, H] += down(silu(gate(normed)) * up(normed)), or what experts make of it.
 Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
+  if (layer.experts.router.data() != nullptr) {
+    return experts_.run({.layer = layer, .normed = normed_.data(), .rows = rows, .x = x});
+  }
   QUIRE_TRY_STATUS(linear(layer.gate_up, normed_.data(), rows, gate_up_.data(), false));
   QUIRE_TRY_STATUS(to_status(kernels::cuda::silu_mul({.dtype = weights_.dtype,
                                                       .gate_up = gate_up_.data(),
