@@ -9,10 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "forked_branches.h"
 #include "quire/api/test_support.h"
+#include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sequence.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -78,8 +81,70 @@ TEST_P(FamilyOnAGpu, ABatchGivesWhatEachPromptGivesAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FamilyOnAGpu,
-                         ::testing::Values("mixtral", "mixtral_window", "qwen3_moe",
-                                           "qwen3_moe_dense", "qwen3_moe_sizes"),
+                         ::testing::Values("gemma3", "gemma3_wide", "gpt_oss", "gpt_oss_mxfp4",
+                                           "granite", "granite_bias", "granitemoehybrid",
+                                           "granitemoehybrid_dense", "granitemoehybrid_mlp", "lfm2",
+                                           "lfm2_bias", "lfm2_moe", "lfm2_moe_plain", "mixtral",
+                                           "mixtral_window", "nemotron_h", "nemotron_h_scaled",
+                                           "olmo2", "olmo3", "qwen3_5", "qwen3_5_moe", "qwen3_moe",
+                                           "qwen3_moe_dense", "qwen3_moe_sizes", "qwen3_next",
+                                           "qwen3_next_dense", "smollm3"),
+                         [](const auto& info) { return info.param; });
+
+std::vector<float> cold(LLM& llm, const Ids& ids) {
+  return must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+}
+
+class StatesOnAGpu : public ::testing::TestWithParam<std::string> {
+ protected:
+  [[nodiscard]] static LLM open_here(const std::string& device = "cuda") {
+    return open(GetParam(), {.device = device, .dtype = "bfloat16"});
+  }
+};
+
+TEST_P(StatesOnAGpu, ForksGoTheirOwnWays) {
+  LLM llm = open_here();
+  expect_branches_equal_cold_runs(llm, 7, 60, cold);
+}
+
+TEST_P(StatesOnAGpu, ASequenceRolledBackToAnyLengthEqualsTheColdRun) {
+  LLM llm = open_here();
+  Sequence sequence = must(llm.sequence(small_ids(20, 4)));
+  (void)must(sequence.generate(greedy_to_length(30)));
+  const Ids all = sequence.tokens();
+  for (std::int64_t length = std::ssize(all) - 1; length > 0; length -= 7) {
+    Sequence cut = must(sequence.fork());
+    ASSERT_TRUE(cut.rollback_to(length).ok());
+    ASSERT_EQ(must(cut.logits()), cold(llm, {all.begin(), all.begin() + length})) << length;
+  }
+}
+
+TEST_P(StatesOnAGpu, SavedSequencesGoOnWithTheSameBits) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "saved.qkv";
+  const Ids prompt = small_ids(45, 6), more = small_ids(4, 8);
+  {
+    LLM llm = open_here();
+    ASSERT_TRUE(must(llm.sequence(prompt)).save(path).ok());
+  }
+  LLM llm = open_here();
+  Sequence loaded = must(llm.load_sequence(path));
+  ASSERT_TRUE(loaded.append(more).ok());
+  EXPECT_EQ(must(loaded.logits()), cold(llm, joined(prompt, more)));
+}
+
+TEST_P(StatesOnAGpu, ChunksAreRefusedByName) {
+  ChunkedLLM llm = must(ChunkedLLM::open(
+      golden(GetParam()), {.device = "cuda", .dtype = "bfloat16", .threads = 2}, {}));
+  const auto chunk = llm.register_chunk({.content = small_ids(20, 1), .type = ChunkType::kContext});
+  ASSERT_FALSE(chunk.ok());
+  EXPECT_EQ(chunk.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(chunk.error().message, HasSubstr("map the states that their layers carry"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StatesOnAGpu,
+                         ::testing::Values("granitemoehybrid", "lfm2", "nemotron_h", "qwen3_5",
+                                           "qwen3_next"),
                          [](const auto& info) { return info.param; });
 
 TEST(ExpertsOnAGpu, AreRefusedInFp8ByName) {

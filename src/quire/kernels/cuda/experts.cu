@@ -289,8 +289,24 @@ __global__ void __launch_bounds__(kThreads) sum_experts_kernel(const ExpertSumPa
     sum.w = __fmaf_rn(weight, product.w, sum.w);
   }
   float4& out = reinterpret_cast<float4*>(params.out + row * params.width)[at];
-  out = {__fadd_rn(out.x, sum.x), __fadd_rn(out.y, sum.y), __fadd_rn(out.z, sum.z),
-         __fadd_rn(out.w, sum.w)};
+  if (params.accumulate) {
+    sum = {__fadd_rn(out.x, sum.x), __fadd_rn(out.y, sum.y), __fadd_rn(out.z, sum.z),
+           __fadd_rn(out.w, sum.w)};
+  }
+  out = sum;
+}
+
+__global__ void __launch_bounds__(kThreads) add_shared_kernel(const SharedSumParams params) {
+  begin_kernel();
+  const int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  if (i >= params.width) {
+    return;
+  }
+  const std::int64_t at = std::int64_t{blockIdx.x} * params.width + i;
+  const double logit = params.gates == nullptr ? 0 : params.gates[blockIdx.x];
+  const float factor =
+      params.gates == nullptr ? 1.0f : static_cast<float>(1.0 / (1.0 + exp(-logit)));
+  params.out[at] = __fadd_rn(params.out[at], __fmul_rn(params.x[at], factor));
 }
 
 }  // namespace
@@ -334,6 +350,14 @@ cudaError_t sum_experts(const ExpertSumParams& params, cudaStream_t stream) {
   const dim3 blocks(static_cast<unsigned>(params.rows),
                     blocks_for(params.width / kVector, kThreads));
   return launch_early(sum_experts_kernel, {blocks, kThreads}, stream, params);
+}
+
+cudaError_t add_shared(const SharedSumParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
+    return cudaSuccess;
+  }
+  const dim3 blocks(static_cast<unsigned>(params.rows), blocks_for(params.width, kThreads));
+  return launch_early(add_shared_kernel, {blocks, kThreads}, stream, params);
 }
 
 }  // namespace quire::kernels::cuda

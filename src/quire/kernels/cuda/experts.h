@@ -79,7 +79,8 @@ struct ExpertBiasParams {
 };
 [[nodiscard]] cudaError_t add_expert_bias(const ExpertBiasParams& params, cudaStream_t stream);
 
-// Adds up products times weights in order of experts, from zero on, and adds the sum to a row.
+// Adds up products times weights in order of experts, from zero on. A row becomes the sum, or
+// increases by it.
 struct ExpertSumParams {
   const float* products = nullptr;          // [places, width]: width is a multiple of 4
   const std::int32_t* places_of = nullptr;  // [rows, chosen]
@@ -88,7 +89,18 @@ struct ExpertSumParams {
   std::int32_t chosen = 0;
   std::int32_t width = 0;
   float* out = nullptr;  // [rows, width]
+  bool accumulate = false;
 };
 [[nodiscard]] cudaError_t sum_experts(const ExpertSumParams& params, cudaStream_t stream);
+
+// Adds rows to others, times the sigmoid of a number of each row where there is one.
+struct SharedSumParams {
+  const float* x = nullptr;      // [rows, width]
+  const float* gates = nullptr;  // [rows] or null
+  std::int64_t rows = 0;
+  std::int32_t width = 0;
+  float* out = nullptr;  // [rows, width]
+};
+[[nodiscard]] cudaError_t add_shared(const SharedSumParams& params, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

@@ -118,6 +118,16 @@ DeviceMatrix& WeightUploader::matrix_of(const WeightId& id) {
       return layer.experts.gate_up;
     case WeightRole::kExpertDown:
       return layer.experts.down;
+    case WeightRole::kSharedGateUp:
+      return layer.experts.shared_gate_up;
+    case WeightRole::kSharedDown:
+      return layer.experts.shared_down;
+    case WeightRole::kStateIn:
+      return layer.state.in;
+    case WeightRole::kStateGates:
+      return layer.state.gates;
+    case WeightRole::kStateOut:
+      return layer.state.out;
     default:
       return layer.down;
   }
@@ -127,7 +137,7 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
   if (id.role == WeightRole::kFinalNorm) {
     return weights_.final_norm;
   }
-  if (id.bias && id.role != WeightRole::kRouter) {
+  if (id.bias && id.role != WeightRole::kRouter && id.role != WeightRole::kConv) {
     return matrix_of(id).bias;
   }
   DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(id.layer)];
@@ -136,8 +146,26 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
       return id.bias ? layer.experts.router_bias : layer.experts.router;
     case WeightRole::kChoiceBias:
       return layer.experts.choice_bias;
+    case WeightRole::kSharedGate:
+      return layer.experts.shared_gate;
+    case WeightRole::kConv:
+      return id.bias ? layer.state.conv_bias : layer.state.conv;
+    case WeightRole::kDecay:
+      return layer.state.decay;
+    case WeightRole::kDecayShift:
+      return layer.state.decay_shift;
+    case WeightRole::kStateSkip:
+      return layer.state.skip;
+    case WeightRole::kStateNorm:
+      return layer.state.norm;
     case WeightRole::kAttentionNorm:
       return layer.attention_norm;
+    case WeightRole::kAttentionOutNorm:
+      return layer.attention_out_norm;
+    case WeightRole::kMlpOutNorm:
+      return layer.mlp_out_norm;
+    case WeightRole::kSinks:
+      return layer.sinks;
     case WeightRole::kQNorm:
       return layer.q_norm;
     case WeightRole::kKNorm:

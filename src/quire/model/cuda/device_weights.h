@@ -37,13 +37,25 @@ struct DeviceExperts {
   DeviceVector router;                    // [experts, hidden]; empty in layers without experts
   DeviceVector router_bias, choice_bias;  // [experts] or empty
   DeviceMatrix gate_up, down;
+  // The MLP for all rows beside them, if there is one, and the row of its gate.
+  DeviceMatrix shared_gate_up, shared_down;
+  DeviceVector shared_gate;  // [hidden] or empty
+};
+
+// A layer with a state, as StateWeights has it.
+struct DeviceState {
+  DeviceMatrix in, gates, out;
+  DeviceVector conv, conv_bias, decay, decay_shift, skip, norm;
 };
 
 struct DeviceLayer {
-  DeviceVector attention_norm, mlp_norm;
+  // Norms of inputs, and of what is added to the residual stream; empty where there is none.
+  DeviceVector attention_norm, mlp_norm, attention_out_norm, mlp_out_norm;
   DeviceVector q_norm, k_norm;  // empty without QK norm
+  DeviceVector sinks;           // [heads] or empty
   DeviceMatrix qkv, output, gate_up, down;
   DeviceExperts experts;
+  DeviceState state;
 };
 
 struct DeviceWeights {

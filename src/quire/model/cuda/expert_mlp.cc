@@ -46,7 +46,7 @@ Status ExpertMlp::reserve(std::int64_t rows, RecordedSteps& recorded) {
 }
 
 // Sets `ids_` and `weights_`.
-Status ExpertMlp::choose(const Call& call) {
+Status ExpertMlp::choose(const MlpCall& call) {
   const Experts& experts = config_.experts;
   const DeviceExperts& layer = call.layer.experts;
   QUIRE_TRY_STATUS(
@@ -81,7 +81,7 @@ Status ExpertMlp::choose(const Call& call) {
 }
 
 // Sets `row_of_`, `places_of_` and `groups_`.
-Result<ExpertMlp::Groups> ExpertMlp::group(const Call& call) {
+Result<ExpertMlp::Groups> ExpertMlp::group(const MlpCall& call) {
   const Experts& experts = config_.experts;
   const DeviceExperts& layer = call.layer.experts;
   Groups groups{.places = call.rows * experts.chosen};
@@ -128,18 +128,20 @@ Status ExpertMlp::multiply(const DeviceMatrix& matrix, const Groups& groups, con
       "add_expert_bias");
 }
 
-Status ExpertMlp::run_part(const Call& call) {
+Status ExpertMlp::run_part(const MlpCall& call) {
   const DeviceExperts& layer = call.layer.experts;
   QUIRE_TRY_STATUS(choose(call));
   QUIRE_TRY(const Groups groups, group(call));
   QUIRE_TRY_STATUS(multiply(layer.gate_up, groups, call.normed, row_of_.data(), gate_up_.data()));
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::silu_mul({.dtype = dtype_,
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::gate_mul({.dtype = dtype_,
+                                                      .activation = config_.activation,
+                                                      .has_gates = config_.gates_mlp,
                                                       .gate_up = gate_up_.data(),
                                                       .rows = groups.places,
                                                       .width = config_.experts.intermediate_size,
                                                       .out = gated_.data()},
                                                      stream()),
-                             "silu_mul"));
+                             "gate_mul"));
   QUIRE_TRY_STATUS(multiply(layer.down, groups, gated_.data(), nullptr, products_.data()));
   return to_status(kernels::cuda::sum_experts({.products = products_.data(),
                                                .places_of = places_of_.data(),
@@ -147,18 +149,21 @@ Status ExpertMlp::run_part(const Call& call) {
                                                .rows = call.rows,
                                                .chosen = config_.experts.chosen,
                                                .width = config_.hidden_size,
-                                               .out = call.x},
+                                               .out = call.out,
+                                               .accumulate = call.accumulate},
                                               stream()),
                    "sum_experts");
 }
 
-Status ExpertMlp::run(const Call& call) {
+Status ExpertMlp::run(const MlpCall& call) {
   const std::int64_t hidden = config_.hidden_size;
   for (std::int64_t first = 0; first < call.rows; first += kPartRows) {
     QUIRE_TRY_STATUS(run_part({.layer = call.layer,
+                               .x = call.x + first * hidden,
                                .normed = call.normed + first * hidden,
                                .rows = std::min(kPartRows, call.rows - first),
-                               .x = call.x + first * hidden}));
+                               .out = call.out + first * hidden,
+                               .accumulate = call.accumulate}));
   }
   return {};
 }

@@ -16,6 +16,16 @@
 
 namespace quire::model::cuda {
 
+// Rows for the MLP of a layer.
+struct MlpCall {
+  const DeviceLayer& layer;
+  const float* x = nullptr;                     // [rows, hidden]
+  const kernels::cuda::Half* normed = nullptr;  // [rows, hidden] normed x
+  std::int64_t rows = 0;
+  float* out = nullptr;  // [rows, hidden], may be x
+  bool accumulate = false;
+};
+
 // Holds the scratch of one decoder. A row's bits depend on that row and the weights alone.
 class ExpertMlp {
  public:
@@ -26,26 +36,20 @@ class ExpertMlp {
   // Makes room for a step of so many rows. `recorded` knows the addresses.
   [[nodiscard]] Status reserve(std::int64_t rows, RecordedSteps& recorded);
 
-  struct Call {
-    const DeviceLayer& layer;
-    const kernels::cuda::Half* normed = nullptr;  // [rows, hidden] normed x
-    std::int64_t rows = 0;
-    float* x = nullptr;  // [rows, hidden]
-  };
-  // Queues x += the weighted sum of what each row's experts make of it.
-  [[nodiscard]] Status run(const Call& call);
+  // Queues the weighted sum of what each row's experts make of it.
+  [[nodiscard]] Status run(const MlpCall& call);
 
  private:
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
-  [[nodiscard]] Status run_part(const Call& call);
-  [[nodiscard]] Status choose(const Call& call);
+  [[nodiscard]] Status run_part(const MlpCall& call);
+  [[nodiscard]] Status choose(const MlpCall& call);
   // Rows by expert, of a part of a step.
   struct Groups {
     std::int64_t places = 0;
     std::int64_t count = 0;  // of groups_
     int block_rows = 0;
   };
-  [[nodiscard]] Result<Groups> group(const Call& call);
+  [[nodiscard]] Result<Groups> group(const MlpCall& call);
   [[nodiscard]] Status multiply(const DeviceMatrix& matrix, const Groups& groups,
                                 const kernels::cuda::Half* x, const std::int32_t* row_of,
                                 float* out);

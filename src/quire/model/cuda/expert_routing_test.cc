@@ -222,7 +222,8 @@ TEST_F(ExpertRouting, ProductsAreAddedInOrderOfExperts) {
                                              .rows = kRows,
                                              .chosen = kChosen,
                                              .width = kWidth,
-                                             .out = out.data()},
+                                             .out = out.data(),
+                                             .accumulate = true},
                                             stream()),
                  "sum_experts"));
   const auto got = download(out, before.size());
