@@ -10,6 +10,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
+#include "quire/base/str.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/kv/ledger.h"
@@ -52,6 +53,13 @@ Result<std::optional<model::StateMaps>> make_maps(engine::Engine& engine, std::i
   if (config.state_layers() == 0) {
     return maps;
   }
+  if (engine.core().paged_pool.on_device()) {
+    return Error{.code = ErrorCode::kUnsupported,
+                 .message = base::str_cat(
+                     "chunks of ", config.family,
+                     " models map the states that their layers carry, which a GPU does not compute "
+                     "yet; give their text as a prompt, or open the model on the CPU")};
+  }
   try {
     maps.emplace(config, static_cast<std::int32_t>(tokens), in_32_bits(engine));
   } catch (const std::bad_alloc&) {
@@ -62,7 +70,9 @@ Result<std::optional<model::StateMaps>> make_maps(engine::Engine& engine, std::i
 
 Status store_maps(engine::EngineCore& core, SeqId sequence, const model::StateMaps& maps) {
   const kv::HeldState state = core.ledger.points().present(sequence);
-  QUIRE_TRY(std::vector<std::byte> packed, maps.pack(core.states.state(state.ref().index)));
+  std::vector<std::byte> room;
+  QUIRE_TRY(const auto bytes, core.states.read(state.ref().index, room));
+  QUIRE_TRY(std::vector<std::byte> packed, maps.pack(bytes));
   const tensor::KVGeometry& geometry = core.paged_pool.geometry();
   const std::int64_t blocks = blocks_of(std::ssize(packed), geometry);
   packed.resize(static_cast<std::size_t>(blocks * geometry.block_bytes()));

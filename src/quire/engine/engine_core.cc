@@ -190,11 +190,16 @@ kv::LedgerConfig ledger_config(const kv_store::PagedPool& pool, const EngineOpti
 Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::PagedPool pool,
                                               std::optional<kv_store::PagedPool> staging,
                                               const kv::LedgerConfig& ledger,
-                                              const EngineOptions& options) {
+                                              const EngineOptions& options,
+                                              device::Accelerator* accelerator) {
   QUIRE_CHECK(bundle.decoder.has_value(), "open_model() made it");
   const tensor::StateGeometry states = bundle.decoder->config().state_geometry();
-  QUIRE_TRY(kv_store::StatePool state_pool,
-            kv_store::StatePool::create(states, ledger.num_states, pool.geometry().block_bytes()));
+  const std::int64_t block_bytes = pool.geometry().block_bytes();
+  QUIRE_TRY(
+      kv_store::StatePool state_pool,
+      accelerator == nullptr
+          ? kv_store::StatePool::create(states, ledger.num_states, block_bytes)
+          : kv_store::StatePool::create_on(*accelerator, states, ledger.num_states, block_bytes));
   const sched::SchedulerConfig scheduler{.max_batch_tokens = options.max_batch_tokens,
                                          .max_running = options.max_running,
                                          .block_bytes = pool.geometry().block_bytes(),
@@ -334,7 +339,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
     QUIRE_TRY(staging, make_staging(geometry, options.max_batch_tokens, accelerator));
   }
   QUIRE_TRY(auto core, make_core(std::move(bundle), std::move(paged_pool), std::move(staging),
-                                 ledger, options));
+                                 ledger, options, accelerator));
   core->draft = std::move(draft);
   return core;
 }

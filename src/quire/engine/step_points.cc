@@ -134,11 +134,16 @@ Status add_run(Step& step, const sched::ScheduledRun& run, ActiveRequest* reques
 Result<bool> compose_state(EngineCore& core, SeqId sequence, std::int32_t to) {
   const auto block_bytes = static_cast<std::size_t>(core.paged_pool.geometry().block_bytes());
   bool is_first = true;
+  std::vector<std::byte> state(
+      static_cast<std::size_t>(core.decoder().config().state_geometry().state_bytes));
   for (const std::span<const BlockId> blocks : core.ledger.segments().maps_before(sequence)) {
     std::vector<std::byte> packed(blocks.size() * block_bytes);
     QUIRE_TRY_STATUS(core.paged_pool.read_blocks(blocks, packed));
-    QUIRE_TRY_STATUS(core.decoder().apply_maps(packed, is_first, core.states.state(to)));
+    QUIRE_TRY_STATUS(core.decoder().apply_maps(packed, is_first, state));
     is_first = false;
+  }
+  if (!is_first) {
+    QUIRE_TRY_STATUS(core.states.write(to, state));
   }
   return !is_first;
 }
@@ -147,8 +152,11 @@ void add_point(EngineCore& core, SeqId sequence, std::int32_t tokens, const kv::
                bool stays) {
   const std::optional<BlockId> block = core.ledger.points().block_of_tail(sequence, tokens);
   if (block) {
-    (void)core.paged_pool.read_blocks(  // never fails in host memory
-        std::array{*block}, core.states.block_beside(state.ref().index));
+    const Status kept = core.paged_pool.read_blocks(std::array{*block},
+                                                    core.states.block_beside(state.ref().index));
+    if (!kept.ok()) {
+      return;  // a point without its KV would be no point
+    }
   }
   core.ledger.points().add(sequence, tokens, state, stays);
 }

@@ -319,24 +319,16 @@ double ModelConfig::score_scale() const {
 }
 
 Status check_device_switches(const ModelConfig& config) {
+  constexpr std::int32_t kMostKeyDim = 128;  // of kernels/cuda/state_ops.h
   const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 19> switches = {{
+  const std::array<std::pair<bool, std::string_view>, 10> switches = {{
       {config.latent.is_there(), "attention over latents"},
-      {config.experts.count > 0, "layers with experts"},
-      {!config.mlps.empty(), "layers without an MLP"},
-      {config.norms != NormPlacement::kBefore, "norms behind attention and MLP"},
-      {config.qk_norms_rows, "a norm over all heads of queries and keys"},
-      {config.activation != kernels::Activation::kSilu, "an activation other than silu"},
-      {config.has_sinks, "attention sinks"},
-      {!config.ropes.empty(), "layers whose ropes differ"},
-      {scales.embedding != 1.0, "a factor on embeddings"},
-      {scales.residual != 1.0, "a factor on the residual stream"},
-      {scales.scores != 0.0, "a scale of attention scores other than 1 / sqrt(head size)"},
+      {config.experts.has_norms, "experts with norms of their own"},
+      {config.experts.groups > 1, "groups of experts"},
       {scales.score_cap != 0.0, "a soft cap of attention scores"},
-      {scales.logits != 1.0 || scales.logit_cap != 0.0, "a factor or soft cap on logits"},
       {scales.query_growth != 0.0, "queries that grow with their position"},
-      {!config.mixers.empty(), "layers that carry a state"},
-      {config.gates_attention, "a gate on the output of attention"},
+      {config.kv_layers() == 0, "no layer with attention"},
+      {config.state.key_dim > kMostKeyDim, "keys of a state above 128 numbers"},
       {config.has_uneven_kv(), "layers whose KV differs or is shared"},
       {config.norms_values, "a norm of values"},
       {config.scales_layers || config.layer_inputs.size > 0, "inputs or factors of layers"},

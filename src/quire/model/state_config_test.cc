@@ -247,9 +247,12 @@ TEST(StateConfig, NamesWhatIsNotImplementedOrOutOfBounds) {
               HasSubstr("full_attention_interval"));
 }
 
-TEST(StateConfig, AGpuRefusesStatesByName) {
-  EXPECT_THAT(check_device_switches(parsed("lfm2", kConvLayers)).error().message,
-              HasSubstr("layers that carry a state"));
+TEST(StateConfig, AGpuComputesStatesWithKeysThatItsRegistersHold) {
+  ModelConfig config = parsed("lfm2", kConvLayers);
+  EXPECT_TRUE(check_device_switches(config).ok());
+  config.state.key_dim = 129;
+  EXPECT_THAT(check_device_switches(config).error().message,
+              HasSubstr("keys of a state above 128 numbers"));
 }
 
 }  // namespace

@@ -84,15 +84,19 @@ Result<StateRef> SavedSequences::with_tail(const StateRef& state) {
 // Each point is held by a sequence that ends there, so that it does not give way meanwhile.
 Status SavedSequences::describe_states(const StateRef& state, Described& described) {
   const tensor::StateGeometry geometry = engine_.model_config().state_geometry();
-  return engine_.thread().call([&] {
+  return engine_.thread().ask_status([&]() -> Status {
     const std::int32_t length = ledger().sequences().num_computed(state->sequence);
     if (geometry.state_bytes == 0 || length == 0) {
-      return;
+      return {};
     }
     kv::RestorePoints& points = ledger().points();
-    const auto add = [&](SeqId sequence, kv_store::StateAt at) {
+    const auto add = [&](SeqId sequence, kv_store::StateAt at) -> Status {
       described.states.at.push_back(at);
-      described.state_bytes.emplace_back(engine_.core().states.state(points.places(sequence).from));
+      QUIRE_TRY(const auto bytes,
+                engine_.core().states.read(points.places(sequence).from,
+                                           described.copied_states.emplace_back()));
+      described.state_bytes.push_back(bytes);
+      return {};
     };
     const std::int64_t kv_bytes =
         std::int64_t{ledger().sequences().num_blocks_held(state->sequence)} *
@@ -104,10 +108,10 @@ Status SavedSequences::describe_states(const StateRef& state, Described& describ
         ledger().sequences().append(held, state->tokens[static_cast<std::size_t>(point.tokens)]);
       }
       described.held.push_back(sequences_.adopt(held, 0, state->grade, state->salt));
-      add(held, {.tokens = point.tokens, .stays = point.stays});
+      QUIRE_TRY_STATUS(add(held, {.tokens = point.tokens, .stays = point.stays}));
     }
-    add(state->sequence, {.tokens = length});
     described.states.parts = geometry.parts;
+    return add(state->sequence, {.tokens = length});
   });
 }
 
@@ -153,7 +157,7 @@ Status SavedSequences::restore_points(const StateRef& state, const StatesToLoad&
       const bool wanted = points.wants_point(state->sequence, at.tokens);
       const kv::HeldState place = wanted ? points.take_state(true) : kv::HeldState();
       if (place.is_there()) {
-        std::ranges::copy(bytes, engine_.core().states.state(place.ref().index).begin());
+        QUIRE_TRY_STATUS(engine_.core().states.write(place.ref().index, bytes));
         engine::add_point(engine_.core(), state->sequence, at.tokens, place, at.stays);
       }
       return {};

@@ -403,12 +403,12 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
     };
     QUIRE_TRY_STATUS(tiers_.fill(range.to, read, range.format));
   }
-  return engine_.thread().ask<StateRef>([&] {
+  return engine_.thread().ask<StateRef>([&]() -> Result<StateRef> {
     if (!restored.last_state.empty() && restored.missing > 0) {
       kv::RestorePoints& points = ledger().points();
       (void)points.take_tail(restored.sequence);  // its block was read as a whole
-      std::ranges::copy(restored.last_state,
-                        engine_.core().states.state(points.places(restored.sequence).to).begin());
+      QUIRE_TRY_STATUS(
+          engine_.core().states.write(points.places(restored.sequence).to, restored.last_state));
     }
     ledger().sequences().advance(restored.sequence, restored.missing);
     return sequences_.adopt(restored.sequence, restored.sampled, restored.grade, restored.salt);

@@ -55,7 +55,8 @@ class SavedSequences {
     SavedState rest;
     kv_store::SavedStates states;                         // of a model whose layers carry some
     std::vector<std::span<const std::byte>> state_bytes;  // [states]
-    std::vector<StateRef> held;                           // until all of it is read
+    std::vector<std::vector<std::byte>> copied_states;  // of an accelerator, which state_bytes has
+    std::vector<StateRef> held;                         // until all of it is read
   };
   // Blocks until the KV of the state is there. kUnsupported for KV that a file cannot hold.
   [[nodiscard]] Result<Described> describe(const StateRef& state);

@@ -86,6 +86,8 @@ class Attention : public device::cuda::test::GpuTest {
     const auto out = upload(std::vector<std::uint16_t>(size * shape.head_dim, kNaN));
     const auto lse = upload(std::vector<float>(size, 7));
     const auto partials_there = upload(std::vector<std::uint32_t>(size));
+    const std::vector<float>& sinks = all.front().scene.sinks_;
+    const auto sinks_there = upload(sinks);
     std::vector<Uploads> uploads;
     std::vector<AttentionArgs> args;
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -99,6 +101,7 @@ class Attention : public device::cuda::test::GpuTest {
       args.back().work.partials_there = partials_there.data();
       args.back().out = out.data();
       args.back().lse = lse.data();
+      args.back().sinks = sinks.empty() ? nullptr : sinks_there.data();
     }
     must(device::cuda::to_status(launch_attention(args, stream()), "attention"));
     EXPECT_THAT(download(partials_there, size), testing::Each(0)) << "the next kernel counts on";
@@ -197,7 +200,9 @@ Expected expected(std::span<const Seen> all, int row, int head, int window) {
     return result;
   }
   const double largest = *std::ranges::max_element(scores);
-  double sum = 0;
+  const std::vector<float>& sinks = all.front().scene.sinks_;
+  double sum =
+      sinks.empty() ? 0 : std::exp(double{sinks[static_cast<std::size_t>(head)]} - largest);
   for (std::size_t i = 0; i < scores.size(); ++i) {
     const double p = std::exp(scores[i] - largest);
     sum += p;
@@ -318,6 +323,11 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
                         static_cast<std::uint32_t>(cases));
             const Case made = random_case(scene, random, most, i >= 2);
             const auto q = random_queries(scene, made);
+            // Half of the cases have sinks, from far below all scores to far above them.
+            for (int head = 0; i % 2 == 1 && head < shape.heads; ++head) {
+              scene.sinks_.push_back(-12.0f + 24.0f * static_cast<float>(head) /
+                                                  static_cast<float>(shape.heads));
+            }
             const auto got = run(scene, made.entries(), made.rows, q, range, window);
             SCOPED_TRACE(std::string(tensor::dtype_name(dtype)) + ", KV in " +
                          tensor::kv_format_name(format, dtype) + ", heads " +

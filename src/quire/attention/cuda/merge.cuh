@@ -41,6 +41,7 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
                           const Merged<D>& merged) {
   constexpr int kMine = D / 32;
   const std::int64_t to = std::int64_t{row} * args.heads + head;
+  const float total = with_sink(args, to, merged.largest, merged.total);
   std::uint16_t* out = args.out + to * args.head_dim;
   constexpr int kAligned = kMine % 8 == 0 ? 16 : kMine % 4 == 0 ? 8 : kMine % 2 == 0 ? 4 : 2;
   struct alignas(kAligned) Mine {
@@ -48,8 +49,7 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
   } mine;
 #pragma unroll
   for (int d = 0; d < kMine; ++d) {
-    mine.value[d] =
-        Rounding<T>::round(args, merged.total > 0 ? merged.sum[d] / merged.total : 0.0f);
+    mine.value[d] = Rounding<T>::round(args, total > 0 ? merged.sum[d] / total : 0.0f);
   }
   if (args.head_dim == D) {
     *reinterpret_cast<Mine*>(out + lane * kMine) = mine;
@@ -63,7 +63,7 @@ __device__ void write_row(const AttentionArgs& args, int row, int head, int lane
   }
   if (args.lse != nullptr && lane == 0) {
     constexpr float kLn2 = 0.693147180559945f;
-    args.lse[to] = merged.total > 0 ? (merged.largest + log2f(merged.total)) * kLn2 : -INFINITY;
+    args.lse[to] = total > 0 ? (merged.largest + log2f(total)) * kLn2 : -INFINITY;
   }
 }
 

@@ -59,6 +59,17 @@ struct Rounding {
   }
 };
 
+// Returns the sum of 2^(score - largest) of head `at` of all rows, with that of the head's sink. A
+// row that sees nothing stays zeros.
+__device__ __forceinline__ float with_sink(const AttentionArgs& args, std::int64_t at,
+                                           float largest, float sum) {
+  constexpr float kLog2E = 1.44269504088896f;
+  if (args.sinks == nullptr || sum == 0) {
+    return sum;
+  }
+  return sum + exp2f(args.sinks[at % args.heads] * kLog2E - largest);
+}
+
 template <DType T>
 class PartialWriter {
  public:
@@ -68,9 +79,9 @@ class PartialWriter {
       : args_(args),
         whole_(place < 0),
         at_(place < 0 ? ~place : place),
-        scale_(place < 0 ? (sum == 0 ? 0.0f : 1 / sum) : 1.0f),
         largest_(largest),
-        sum_(sum) {}
+        sum_(place < 0 ? with_sink(args, ~place, largest, sum) : sum),
+        scale_(place < 0 ? (sum_ == 0 ? 0.0f : 1 / sum_) : 1.0f) {}
 
   // Writes the stats that merging needs, or the lse. By one lane of those that share the column.
   __device__ void put_stats() const {
@@ -153,7 +164,7 @@ class PartialWriter {
   const AttentionArgs& args_;
   const bool whole_;
   const std::int64_t at_;
-  const float scale_, largest_, sum_;
+  const float largest_, sum_, scale_;
 };
 
 }  // namespace quire::attention::cuda

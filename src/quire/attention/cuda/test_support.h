@@ -348,7 +348,8 @@ class Scene {
   int num_blocks_ = 0;
   std::mt19937 random_;
   std::vector<std::uint16_t> kv_;
-  std::vector<float> seen_;  // what kv_ holds
+  std::vector<float> seen_;   // what kv_ holds
+  std::vector<float> sinks_;  // [heads] or empty
   std::vector<std::int32_t> free_;
 };
 

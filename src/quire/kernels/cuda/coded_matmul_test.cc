@@ -21,6 +21,7 @@
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/cuda/coded_weights.h"
 #include "quire/kernels/cuda/matmul.h"
+#include "quire/kernels/cuda/products_test_util.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/kernels/device_codes.h"
 #include "quire/kernels/kernel_context.h"
@@ -35,24 +36,10 @@ namespace {
 using device::cuda::DeviceBuffer;
 using device::cuda::test::must;
 using tensor::DType;
-
-constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat16};
-
-std::uint16_t round_to(DType dtype, float number) {
-  return dtype == DType::kFloat16 ? tensor::float_to_fp16(number) : tensor::float_to_bf16(number);
-}
-
-double widen(DType dtype, std::uint16_t bits) {
-  return dtype == DType::kFloat16 ? tensor::fp16_to_float(bits) : tensor::bf16_to_float(bits);
-}
-
-std::vector<std::uint16_t> random_rows(DType dtype, std::int64_t size, std::uint32_t seed) {
-  std::vector<std::uint16_t> rows;
-  for (const float number : test::random_floats(size, seed)) {
-    rows.push_back(round_to(dtype, number));
-  }
-  return rows;
-}
+using test::kDTypes;
+using test::random_rows;
+using test::round_to;
+using test::widen;
 
 class CodedProducts : public device::cuda::test::GpuTest {
  protected:

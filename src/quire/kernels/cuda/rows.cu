@@ -6,6 +6,7 @@
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kernels/cuda/sums.cuh"
 #include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
@@ -14,31 +15,7 @@ namespace {
 using tensor::DType;
 
 constexpr int kThreads = 256;
-constexpr int kNormThreads = 1024;
-
-// Returns the sum over a warp to every lane.
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(0xffffffffu, x, lanes);
-  }
-  return x;
-}
-
-// Returns the sum over a block of up to kNormThreads to every thread.
-__device__ float block_sum(float x) {
-  __shared__ float sums[kNormThreads / 32];
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) {
-    sums[threadIdx.x / 32] = x;
-  }
-  __syncthreads();
-  float total = 0;
-  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) {
-    total += sums[warp];
-  }
-  return total;
-}
+constexpr int kNormThreads = kMostThreads;
 
 template <DType T>
 __global__ void embed_kernel(const EmbedParams params) {
@@ -143,8 +120,9 @@ __global__ void __launch_bounds__(kThreads) rms_norm_heads_kernel(const HeadNorm
   }
   const float mean = warp_sum(squares) / static_cast<float>(params.head_dim);
   const float scale = 1.0f / sqrtf(mean + params.epsilon);
+  const float* const weight = params.weight + index % params.heads * params.weight_stride;
   for (int i = lane; i < params.head_dim; i += 32) {
-    x[i] = x[i] * scale * params.weight[i];
+    x[i] = x[i] * scale * weight[i];
   }
 }
 
@@ -156,30 +134,69 @@ __global__ void add_bias_kernel(float* x, const float* bias, std::int32_t width)
   }
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+// Returns the activation of `gate` times `up`, as the enum says; NaN stays NaN.
+template <Activation A>
+__device__ __forceinline__ float gated(float gate, float up) {
+  constexpr float kLimit = 7.0f;
+  const auto times_sigmoid = [](float x, float of) { return x / (1.0f + expf(-of)); };
+  const auto at_most = [](float x) { return x > kLimit ? kLimit : x; };
+  if constexpr (A == Activation::kSilu) {
+    return times_sigmoid(gate, gate) * up;
+  } else if constexpr (A == Activation::kGeluTanh) {
+    constexpr float kTwoRootsOfTwoByPi = 1.5957691216f;
+    const float cubic = gate * gate * 0.044715f;
+    return times_sigmoid(gate, gate * (1.0f + cubic) * kTwoRootsOfTwoByPi) * up;
+  } else if constexpr (A == Activation::kSigmoid) {
+    return times_sigmoid(up, gate);
+  } else if constexpr (A == Activation::kClampedSwiglu) {
+    const float least = at_most(gate), other = at_most(up);
+    return times_sigmoid(least, least * 1.702f) * ((other < -kLimit ? -kLimit : other) + 1.0f);
+  } else {
+    return (gate < 0.0f ? 0.0f : gate) * up;
+  }
+}
 
-template <DType T>
-__global__ void silu_mul_kernel(const SiluParams params) {
+template <DType T, Activation A>
+__global__ void gate_mul_kernel(const GateParams params) {
   begin_kernel();
   const std::int32_t width = params.width;
-  const float* row = params.gate_up + std::int64_t{blockIdx.x} * 2 * width;
+  const int parts = params.has_gates ? 2 : 1;
+  const float* row = params.gate_up + std::int64_t{blockIdx.x} * parts * width;
+  const float* second = row + (parts - 1) * width;
   Half* to = params.out + std::int64_t{blockIdx.x} * width;
   const int step = static_cast<int>(gridDim.y) * kThreads;
   int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   if (width % kVector == 0) {
     const auto* const gates = reinterpret_cast<const float4*>(row);
-    const auto* const ups = reinterpret_cast<const float4*>(row + width);
+    const auto* const ups = reinterpret_cast<const float4*>(second);
     for (; i < width / kVector; i += step) {
       const float4 gate = gates[i], up = ups[i];
       reinterpret_cast<uint2*>(to)[i] = {
-          Element<T>::round_pair(silu(gate.x) * up.x, silu(gate.y) * up.y),
-          Element<T>::round_pair(silu(gate.z) * up.z, silu(gate.w) * up.w)};
+          Element<T>::round_pair(gated<A>(gate.x, up.x), gated<A>(gate.y, up.y)),
+          Element<T>::round_pair(gated<A>(gate.z, up.z), gated<A>(gate.w, up.w))};
     }
     return;
   }
   for (; i < width; i += step) {
-    to[i] = Element<T>::round(silu(row[i]) * row[width + i]);
+    to[i] = Element<T>::round(gated<A>(row[i], second[i]));
   }
+}
+
+template <DType T>
+auto gate_kernel(Activation activation) {
+  switch (activation) {
+    case Activation::kGeluTanh:
+      return gate_mul_kernel<T, Activation::kGeluTanh>;
+    case Activation::kSigmoid:
+      return gate_mul_kernel<T, Activation::kSigmoid>;
+    case Activation::kClampedSwiglu:
+      return gate_mul_kernel<T, Activation::kClampedSwiglu>;
+    case Activation::kRelu:
+      return gate_mul_kernel<T, Activation::kRelu>;
+    case Activation::kSilu:
+      break;
+  }
+  return gate_mul_kernel<T, Activation::kSilu>;
 }
 
 __global__ void gather_rows_kernel(const float* x, const std::int32_t* rows, std::int32_t width,
@@ -236,7 +253,7 @@ cudaError_t add_bias(float* x, const float* bias, std::int64_t rows, std::int32_
   return launch_early(add_bias_kernel, {blocks(rows), kThreads}, stream, x, bias, width);
 }
 
-cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream) {
+cudaError_t gate_mul(const GateParams& params, cudaStream_t stream) {
   if (params.rows == 0) {
     return cudaSuccess;
   }
@@ -244,8 +261,8 @@ cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream) {
   const unsigned columns =
       std::min(16u, static_cast<unsigned>((params.width / each + kThreads - 1) / kThreads));
   return launch_for_dtype(params.dtype, [&]<DType T>() {
-    return launch_early(silu_mul_kernel<T>, {dim3(blocks(params.rows), columns), kThreads}, stream,
-                        params);
+    return launch_early(gate_kernel<T>(params.activation),
+                        {dim3(blocks(params.rows), columns), kThreads}, stream, params);
   });
 }
 

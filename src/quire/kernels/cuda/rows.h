@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "quire/kernels/activation.h"
 #include "quire/tensor/dtype.h"
 
 namespace quire::kernels::cuda {
@@ -47,6 +48,7 @@ struct HeadNormParams {
   std::int32_t heads = 0;
   std::int32_t head_dim = 0;
   const float* weight = nullptr;
+  std::int32_t weight_stride = 0;  // from a head's weights to the next one's; 0: they share them
   float epsilon = 0;
 };
 [[nodiscard]] cudaError_t rms_norm_heads(const HeadNormParams& params, cudaStream_t stream);
@@ -55,15 +57,18 @@ struct HeadNormParams {
 [[nodiscard]] cudaError_t add_bias(float* x, const float* bias, std::int64_t rows,
                                    std::int32_t width, cudaStream_t stream);
 
-// out[r][i] = silu(gate_up[r][i]) * gate_up[r][width + i].
-struct SiluParams {
+// out[r][i] = activation(gate_up[r][i]) * gate_up[r][width + i]. Without gates a row has `width`
+// numbers, which are both factors.
+struct GateParams {
   tensor::DType dtype = tensor::DType::kBFloat16;
+  Activation activation = Activation::kSilu;
+  bool has_gates = true;
   const float* gate_up = nullptr;
   std::int64_t rows = 0;
   std::int32_t width = 0;
   Half* out = nullptr;
 };
-[[nodiscard]] cudaError_t silu_mul(const SiluParams& params, cudaStream_t stream);
+[[nodiscard]] cudaError_t gate_mul(const GateParams& params, cudaStream_t stream);
 
 // Copies row rows[i] of x [*, width] to out[i].
 [[nodiscard]] cudaError_t gather_rows(const float* x, const std::int32_t* rows, std::int64_t count,

@@ -24,17 +24,22 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/cuda/coded_weights.h"
+#include "quire/kernels/cuda/residual.h"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kernels/cuda/state_ops.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
 #include "quire/model/cuda/layer_attention.h"
+#include "quire/model/cuda/mlp.h"
 #include "quire/model/cuda/products.h"
 #include "quire/model/cuda/recorded_steps.h"
+#include "quire/model/cuda/state_layers.h"
 #include "quire/model/cuda/step_result.h"
 #include "quire/model/cuda/stored_rows.h"
 #include "quire/model/decoder_backend.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -68,7 +73,13 @@ class CudaBackend final : public DecoderBackend {
         result_(device, config.vocab_size),
         stored_(device),
         recorded_(device),
-        attention_(device, config, step_, stored_) {}
+        attention_(device, config, step_, stored_),
+        mlp_(device, config, weights_.dtype, products_),
+        states_(device, config, step_, weights_.dtype) {
+    for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
+      plans_.push_back(config.layer_plan(layer));
+    }
+  }
 
   [[nodiscard]] Status set_up() { return attention_.set_up(recorded_); }
 
@@ -101,7 +112,8 @@ class CudaBackend final : public DecoderBackend {
 
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
   [[nodiscard]] std::int64_t qkv_width() const {
-    return std::int64_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
+    const std::int32_t gates = config_.gates_attention ? config_.heads : 0;
+    return std::int64_t{config_.heads + 2 * config_.kv_heads + gates} * config_.head_dim;
   }
   template <class T>
   [[nodiscard]] Status reserve(DeviceBuffer<T>& buffer, std::size_t size) {
@@ -110,12 +122,26 @@ class CudaBackend final : public DecoderBackend {
 
   [[nodiscard]] Status reserve_all(const PagedKVView& view);
   [[nodiscard]] Status norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows);
-  [[nodiscard]] Status linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows,
-                              float* out, bool accumulate);
   [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
-  [[nodiscard]] Status mlp(const DeviceLayer& layer, float* x, std::int64_t rows);
+  // Rows to which a part of a layer adds its output: x itself, or a buffer of their own.
+  struct Target {
+    float* rows = nullptr;
+    bool accumulate = false;
+  };
+  [[nodiscard]] bool adds_apart() const {
+    return config_.norms != NormPlacement::kBefore || config_.scales.residual != 1.0;
+  }
+  [[nodiscard]] Target target_of(float* x) {
+    return adds_apart() ? Target{.rows = output_.data()} : Target{.rows = x, .accumulate = true};
+  }
+  [[nodiscard]] Status add_output(const cuda::DeviceVector& norm, std::int64_t rows, float* x);
+  [[nodiscard]] Status mlp(std::size_t index, float* x, std::int64_t rows);
+  [[nodiscard]] Result<bool> attention_block(const ForwardBatch& batch, std::size_t index,
+                                             std::span<const PagedKVView> views,
+                                             ForwardProbe* probe);
+  [[nodiscard]] Status state_block(std::size_t index);
   [[nodiscard]] Result<bool> pass_layer(const ForwardBatch& batch, std::size_t index,
-                                        std::span<const PagedKVView> views, ForwardProbe* probe);
+                                        std::span<const PagedKVView> kv, ForwardProbe* probe);
 
   [[nodiscard]] std::span<const PagedKVView> views_of(std::span<const PagedKVView> kv,
                                                       std::size_t layer);
@@ -137,13 +163,15 @@ class CudaBackend final : public DecoderBackend {
   cuda::StoredRows stored_;
   cuda::RecordedSteps recorded_;
   cuda::LayerAttention attention_;
+  cuda::Mlp mlp_;
+  cuda::StateLayers states_;
+  std::vector<LayerPlan> plans_;  // of the layers
   // One step. T rows, S of them with logits; widths as in cpu_backend.cc.
   DeviceBuffer<float> residual_;          // [T, H]
   DeviceBuffer<float> kept_;              // [S, H]
   DeviceBuffer<Half> normed_;             // [T, H]
-  DeviceBuffer<float> qkv_;               // [T, Q + 2 K]
-  DeviceBuffer<float> gate_up_;           // [T, 2 I]
-  DeviceBuffer<Half> gated_;              // [T, I]
+  DeviceBuffer<float> qkv_;               // [T, Q + 2 K, Q of gates], or what is to be mixed
+  DeviceBuffer<float> output_;            // [T, H], of a part of a layer that is normed or scaled
   Work since_await_, last_;               // the latter: before the last await ended
   std::vector<PagedKVView> layer_views_;  // of one layer, by format
 };
@@ -153,20 +181,33 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   const auto rows = static_cast<std::size_t>(step_.shape().rows);
   const auto logit_rows = static_cast<std::size_t>(step_.shape().logit_rows);
   const auto hidden = static_cast<std::size_t>(config_.hidden_size);
-  const auto inner = static_cast<std::size_t>(config_.intermediate_size);
   QUIRE_TRY_STATUS(reserve(residual_, rows * hidden));
   QUIRE_TRY_STATUS(reserve(kept_, logit_rows * hidden));
   QUIRE_TRY_STATUS(reserve(normed_, rows * hidden));
-  QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(qkv_width())));
+  const bool has_states = config_.state.kind != MixerKind::kAttention;
+  const std::int64_t width = std::max(qkv_width(), has_states ? config_.state.in_width() : 0);
+  QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(width)));
   QUIRE_TRY_STATUS(attention_.reserve(view.head_dim, recorded_));
-  QUIRE_TRY_STATUS(reserve(gate_up_, rows * 2 * inner));
-  QUIRE_TRY_STATUS(reserve(gated_, rows * inner));
+  QUIRE_TRY_STATUS(mlp_.reserve(step_.shape().rows, recorded_));
+  QUIRE_TRY_STATUS(reserve(output_, adds_apart() ? rows * hidden : 0));
+  if (has_states) {
+    QUIRE_TRY_STATUS(states_.reserve(step_.shape().rows, recorded_));
+  }
   QUIRE_TRY_STATUS(stored_.reserve(step_.shape(), recorded_));
   return result_.reserve(step_.shape(), recorded_);
 }
 
-// Computes x [rows, H] -> normed_.
+// Computes x [rows, H] -> normed_; without a weight rows are rounded alone.
 Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows) {
+  if (weight.data() == nullptr) {
+    return to_status(kernels::cuda::gate_rows({.x = x,
+                                               .rows = rows,
+                                               .width = config_.hidden_size,
+                                               .dtype = weights_.dtype,
+                                               .rounded = normed_.data()},
+                                              stream()),
+                     "gate_rows");
+  }
   return to_status(kernels::cuda::rms_norm({.dtype = weights_.dtype,
                                             .x = x,
                                             .weight = weight.data(),
@@ -178,50 +219,62 @@ Status CudaBackend::norm(const float* x, const cuda::DeviceVector& weight, std::
                    "rms_norm");
 }
 
-Status CudaBackend::linear(const DeviceMatrix& matrix, const Half* x, std::int64_t rows, float* out,
-                           bool accumulate) {
-  QUIRE_TRY_STATUS(products_.run(matrix, x, rows, out, accumulate));
-  if (matrix.bias.data() == nullptr) {
+// Computes x += residual scale * norm(output_), unless the rows were added to x already.
+Status CudaBackend::add_output(const cuda::DeviceVector& norm, std::int64_t rows, float* x) {
+  if (!adds_apart()) {
     return {};
   }
-  return to_status(kernels::cuda::add_bias(out, matrix.bias.data(), rows,
-                                           static_cast<std::int32_t>(matrix.outputs), stream()),
-                   "add_bias");
+  return to_status(
+      kernels::cuda::add_residual({.x = output_.data(),
+                                   .norm = norm.data(),
+                                   .epsilon = static_cast<float>(config_.norm_epsilon),
+                                   .factor = static_cast<float>(config_.scales.residual),
+                                   .rows = rows,
+                                   .width = config_.hidden_size,
+                                   .out = x},
+                                  stream()),
+      "add_residual");
 }
 
 // Computes residual_ [T, H] -> qkv_ [T, Q + 2 K].
 Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(residual_.data(), layer.attention_norm, rows));
-  QUIRE_TRY_STATUS(linear(layer.qkv, normed_.data(), rows, qkv_.data(), false));
+  QUIRE_TRY_STATUS(products_.linear(layer.qkv, normed_.data(), rows, qkv_.data(), false));
   if (!config_.qk_norm) {
     return {};
   }
-  kernels::cuda::HeadNormParams heads{.x = qkv_.data(),
-                                      .stride = qkv_width(),
-                                      .rows = rows,
-                                      .heads = config_.heads,
-                                      .head_dim = config_.head_dim,
-                                      .weight = layer.q_norm.data(),
-                                      .epsilon = static_cast<float>(config_.norm_epsilon)};
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads"));
-  heads.x += std::int64_t{config_.heads} * config_.head_dim;
-  heads.heads = config_.kv_heads;
-  heads.weight = layer.k_norm.data();
-  return to_status(kernels::cuda::rms_norm_heads(heads, stream()), "rms_norm_heads");
+  const bool by_row = config_.qk_norms_rows;
+  const auto norm_heads = [&](std::int64_t first, std::int32_t heads, const float* weight) {
+    return to_status(
+        kernels::cuda::rms_norm_heads({.x = qkv_.data() + first * config_.head_dim,
+                                       .stride = qkv_width(),
+                                       .rows = rows,
+                                       .heads = by_row ? 1 : heads,
+                                       .head_dim = config_.head_dim * (by_row ? heads : 1),
+                                       .weight = weight,
+                                       .epsilon = static_cast<float>(config_.norm_epsilon)},
+                                      stream()),
+        "rms_norm_heads");
+  };
+  QUIRE_TRY_STATUS(norm_heads(0, config_.heads, layer.q_norm.data()));
+  return norm_heads(config_.heads, config_.kv_heads, layer.k_norm.data());
 }
 
-// Computes x [rows, H] += down(silu(gate(normed)) * up(normed)).
-Status CudaBackend::mlp(const DeviceLayer& layer, float* x, std::int64_t rows) {
+// Computes x [rows, H] += the MLP of a layer, if there is one.
+Status CudaBackend::mlp(std::size_t index, float* x, std::int64_t rows) {
+  if (plans_[index].mlp == MlpKind::kNone) {
+    return {};
+  }
+  const DeviceLayer& layer = weights_.layers[index];
+  const Target target = target_of(x);
   QUIRE_TRY_STATUS(norm(x, layer.mlp_norm, rows));
-  QUIRE_TRY_STATUS(linear(layer.gate_up, normed_.data(), rows, gate_up_.data(), false));
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::silu_mul({.dtype = weights_.dtype,
-                                                      .gate_up = gate_up_.data(),
-                                                      .rows = rows,
-                                                      .width = config_.intermediate_size,
-                                                      .out = gated_.data()},
-                                                     stream()),
-                             "silu_mul"));
-  return linear(layer.down, gated_.data(), rows, x, true);
+  QUIRE_TRY_STATUS(mlp_.run({.layer = layer,
+                             .x = x,
+                             .normed = normed_.data(),
+                             .rows = rows,
+                             .out = target.rows,
+                             .accumulate = target.accumulate}));
+  return add_output(layer.mlp_out_norm, rows, x);
 }
 
 // Reads the values of qkv_, as the probe wants them.
@@ -231,10 +284,11 @@ Status CudaBackend::read_values(std::int64_t rows, ForwardProbe& probe) {
       device::cuda::copy_async(all.data(), qkv_.data(), all.size() * sizeof(float), stream()));
   QUIRE_TRY_STATUS(device_.compute_stream().synchronize());
   const std::int64_t width = std::int64_t{config_.kv_heads} * config_.head_dim;
+  const std::int64_t first = std::int64_t{config_.heads} * config_.head_dim + width;
   probe.values.clear();
   for (std::int64_t row = 0; row < rows; ++row) {
-    const auto end = all.begin() + (row + 1) * qkv_width();
-    probe.values.insert(probe.values.end(), end - width, end);
+    const auto values = all.begin() + row * qkv_width() + first;
+    probe.values.insert(probe.values.end(), values, values + width);
   }
   return {};
 }
@@ -246,14 +300,23 @@ Status CudaBackend::queue_logits() {
     return {};
   }
   QUIRE_TRY_STATUS(norm(kept_.data(), weights_.final_norm, rows));
-  QUIRE_TRY_STATUS(linear(weights_.head, normed_.data(), rows, result_.logits(), false));
+  QUIRE_TRY_STATUS(products_.linear(weights_.head, normed_.data(), rows, result_.logits(), false));
+  const Scales& scales = config_.scales;
+  if (scales.logits != 1.0 || scales.logit_cap != 0.0) {
+    QUIRE_TRY_STATUS(
+        to_status(kernels::cuda::scale({.values = result_.logits(),
+                                        .count = rows * config_.vocab_size,
+                                        .factor = static_cast<float>(1.0 / scales.logits),
+                                        .cap = static_cast<float>(scales.logit_cap)},
+                                       stream()),
+                  "scale"));
+  }
   return step_.shape().chooses ? result_.choose(step_) : Status();
 }
 
-// Passes residual_ through one layer; of the last one only its attention. False when the probe ends
-// the pass.
-Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t index,
-                                     std::span<const PagedKVView> views, ForwardProbe* probe) {
+// Computes residual_ += attention of one layer. False when the probe ends the pass.
+Result<bool> CudaBackend::attention_block(const ForwardBatch& batch, std::size_t index,
+                                          std::span<const PagedKVView> views, ForwardProbe* probe) {
   const std::int64_t rows = step_.shape().rows;
   const DeviceLayer& layer = weights_.layers[index];
   QUIRE_TRY_STATUS(project(layer, rows));
@@ -265,26 +328,77 @@ Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t inde
                                   .views = views,
                                   .qkv = qkv_.data(),
                                   .qkv_width = qkv_width(),
+                                  .sinks = layer.sinks.data(),
                                   .stores = probe == nullptr || probe->values_layer < 0};
   if (batch.before_layer != nullptr) {
-    call.before_read = [&] { (*batch.before_layer)(static_cast<int>(index)); };
+    call.before_read = [&] { (*batch.before_layer)(plans_[index].group_index); };
   }
   if (probe != nullptr && !probe->mass.empty()) {
     call.weighed = &batch;
   }
   QUIRE_TRY_STATUS(attention_.run(call));
-  QUIRE_TRY_STATUS(linear(layer.output, attention_.attended(), rows, residual_.data(), true));
+  if (config_.gates_attention) {
+    const std::int32_t width = config_.heads * config_.head_dim;
+    QUIRE_TRY_STATUS(
+        to_status(kernels::cuda::gate_output({.dtype = weights_.dtype,
+                                              .x = attention_.attended(),
+                                              .gates = qkv_.data() + qkv_width() - width,
+                                              .stride = qkv_width(),
+                                              .rows = rows,
+                                              .width = width},
+                                             stream()),
+                  "gate_output"));
+  }
+  const Target target = target_of(residual_.data());
+  QUIRE_TRY_STATUS(
+      products_.linear(layer.output, attention_.attended(), rows, target.rows, target.accumulate));
+  QUIRE_TRY_STATUS(add_output(layer.attention_out_norm, rows, residual_.data()));
+  return true;
+}
+
+// Computes residual_ += the mixed rows of a layer with a state.
+Status CudaBackend::state_block(std::size_t index) {
+  const std::int64_t rows = step_.shape().rows;
+  const DeviceLayer& layer = weights_.layers[index];
+  QUIRE_TRY_STATUS(norm(residual_.data(), layer.attention_norm, rows));
+  QUIRE_TRY_STATUS(products_.linear(layer.state.in, normed_.data(), rows, qkv_.data(), false));
+  if (plans_[index].mixer == MixerKind::kGatedDelta) {
+    QUIRE_TRY_STATUS(
+        products_.linear(layer.state.gates, normed_.data(), rows, states_.gates(), false));
+  }
+  QUIRE_TRY_STATUS(states_.mix(
+      {.weights = layer.state, .group_index = plans_[index].group_index, .in = qkv_.data()}));
+  const Target target = target_of(residual_.data());
+  QUIRE_TRY_STATUS(
+      products_.linear(layer.state.out, states_.mixed(), rows, target.rows, target.accumulate));
+  return add_output(layer.attention_out_norm, rows, residual_.data());
+}
+
+// Passes residual_ through one layer; of the last one not through its MLP. False when the probe
+// ends the pass.
+Result<bool> CudaBackend::pass_layer(const ForwardBatch& batch, std::size_t index,
+                                     std::span<const PagedKVView> kv, ForwardProbe* probe) {
+  if (plans_[index].mixer == MixerKind::kAttention) {
+    const auto group = static_cast<std::size_t>(plans_[index].group_index);
+    QUIRE_TRY(const bool goes_on, attention_block(batch, index, views_of(kv, group), probe));
+    if (!goes_on) {
+      return false;
+    }
+  } else if (plans_[index].mixer != MixerKind::kNone) {
+    QUIRE_TRY_STATUS(state_block(index));
+  }
   if (index + 1 < weights_.layers.size()) {
-    QUIRE_TRY_STATUS(mlp(layer, residual_.data(), rows));
+    QUIRE_TRY_STATUS(mlp(index, residual_.data(), step_.shape().rows));
   }
   return true;
 }
 
-// Returns the views of one layer, those of all formats.
+// Returns the views of one layer with KV, those of all formats.
 std::span<const PagedKVView> CudaBackend::views_of(std::span<const PagedKVView> kv,
                                                    std::size_t layer) {
   layer_views_.clear();
-  for (std::size_t at = layer; at < kv.size(); at += weights_.layers.size()) {
+  for (std::size_t at = layer; at < kv.size();
+       at += static_cast<std::size_t>(config_.kv_layers())) {
     layer_views_.push_back(kv[at]);
   }
   return layer_views_;
@@ -310,8 +424,15 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
       to_status(table.format ? kernels::cuda::embed_codes(cuda::codes_of(table), embed, stream())
                              : kernels::cuda::embed(embed, stream()),
                 "embed"));
+  if (const float factor = config_.embedding_factor(); factor != 1.0f) {
+    QUIRE_TRY_STATUS(to_status(
+        kernels::cuda::scale(
+            {.values = residual_.data(), .count = rows * config_.hidden_size, .factor = factor},
+            stream()),
+        "scale"));
+  }
   for (std::size_t i = 0; i < weights_.layers.size(); ++i) {
-    QUIRE_TRY(const bool goes_on, pass_layer(batch, i, views_of(kv, i), probe));
+    QUIRE_TRY(const bool goes_on, pass_layer(batch, i, kv, probe));
     if (!goes_on) {
       return false;
     }
@@ -321,7 +442,7 @@ Result<bool> CudaBackend::queue(const ForwardBatch& batch, std::span<const Paged
       to_status(kernels::cuda::gather_rows(residual_.data(), step_.logit_rows(), kept,
                                            config_.hidden_size, kept_.data(), stream()),
                 "gather_rows"));
-  QUIRE_TRY_STATUS(kept == 0 ? Status() : mlp(weights_.layers.back(), kept_.data(), kept));
+  QUIRE_TRY_STATUS(kept == 0 ? Status() : mlp(weights_.layers.size() - 1, kept_.data(), kept));
   QUIRE_TRY_STATUS(queue_logits());
   return true;
 }

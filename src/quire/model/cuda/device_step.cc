@@ -20,8 +20,10 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/cuda/kv_seal.h"
+#include "quire/kernels/cuda/state_ops.h"
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
@@ -255,6 +257,40 @@ void DeviceStep::add_query_ends(const ForwardBatch& batch) {
   query_ends_ = upload_.add(std::span<const std::int32_t>(ends_), ends_.size(), std::int32_t{0});
 }
 
+// Adds the runs of rows, and the states that are kept between them.
+void DeviceStep::add_states(const ForwardBatch& batch) {
+  shape_.states = batch.states.data;
+  shape_.state_runs = room_of(batch.state_runs.size());
+  if (batch.state_runs.empty()) {
+    return;
+  }
+  states_ = batch.states;
+  runs_.clear();
+  captured_.clear();
+  run_of_row_.assign(static_cast<std::size_t>(shape_.rows), -1);
+  for (const StateRun& run : batch.state_runs) {
+    std::fill_n(run_of_row_.begin() + run.first_row, run.num_rows,
+                static_cast<std::int32_t>(runs_.size()));
+    runs_.push_back({.first_row = run.first_row,
+                     .num_rows = run.num_rows,
+                     .from = run.from,
+                     .to = run.to,
+                     .first_capture = static_cast<std::int32_t>(captured_.size()),
+                     .num_captures = static_cast<std::int32_t>(run.captures.size())});
+    for (const StateCapture& capture : run.captures) {
+      captured_.push_back({.row = capture.row, .to = capture.to});
+    }
+  }
+  state_runs_ =
+      upload_.add(std::span<const kernels::cuda::StateRows>(runs_),
+                  static_cast<std::size_t>(shape_.state_runs), kernels::cuda::StateRows());
+  runs_of_rows_ =
+      upload_.add(std::span<const std::int32_t>(run_of_row_), run_of_row_.size(), std::int32_t{-1});
+  // A row has one capture at most.
+  captures_ = upload_.add(std::span<const kernels::cuda::CapturedState>(captured_),
+                          static_cast<std::size_t>(shape_.rows), kernels::cuda::CapturedState());
+}
+
 Status DeviceStep::prepare(const ForwardBatch& batch, std::span<const tensor::PagedKVView> views,
                            bool rounded) {
   rounded_ = rounded;
@@ -270,6 +306,7 @@ Status DeviceStep::prepare(const ForwardBatch& batch, std::span<const tensor::Pa
   logit_rows_ =
       upload_.add(batch.logit_rows, static_cast<std::size_t>(shape_.logit_rows), std::int32_t{0});
   add_choices(batch);
+  add_states(batch);
   order_formats(batch, views);
   for (WindowStep& window : windows_) {
     plan(window, batch, views.front());
@@ -290,8 +327,12 @@ Status DeviceStep::prepare(const ForwardBatch& batch, std::span<const tensor::Pa
 
 attention::PlanCounters DeviceStep::counters() const {
   attention::PlanCounters sum;
-  for (const std::int32_t tokens : config_.window_tokens) {
-    const auto window = std::ranges::find(windows_, tokens, &WindowStep::window_tokens);
+  for (std::size_t layer = 0; layer < config_.window_tokens.size(); ++layer) {
+    if (!config_.mixers.empty() && config_.mixers[layer] != MixerKind::kAttention) {
+      continue;
+    }
+    const auto window =
+        std::ranges::find(windows_, config_.window_tokens[layer], &WindowStep::window_tokens);
     for (const FormatPlan& each : window->formats()) {
       sum.entries += each.plan.counters.entries;
       sum.rows += each.plan.counters.rows;

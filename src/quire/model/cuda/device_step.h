@@ -18,10 +18,13 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/choice.h"
 #include "quire/kernels/cuda/kv_seal.h"
+#include "quire/kernels/cuda/state_ops.h"
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
+#include "quire/tensor/state_view.h"
 #include "quire/types.h"
 
 namespace quire::model::cuda {
@@ -50,10 +53,12 @@ struct WindowShape {
 struct StepShape {
   const std::byte* kv = nullptr;      // KV of the first layer
   const std::byte* arrays = nullptr;  // on the device
-  std::uint32_t slot_formats = 1;     // formats in which rows are stored, a bit for each
-  std::int32_t seals = 0;             // blocks that become full
-  bool refuses = false;               // codes are stored, which cannot hold every number
-  bool measures = false;              // what storing KV as codes changes
+  const std::byte* states = nullptr;  // of layers that carry one
+  std::int32_t state_runs = 0;
+  std::uint32_t slot_formats = 1;  // formats in which rows are stored, a bit for each
+  std::int32_t seals = 0;          // blocks that become full
+  bool refuses = false;            // codes are stored, which cannot hold every number
+  bool measures = false;           // what storing KV as codes changes
   std::int32_t rows = 0;
   std::int32_t logit_rows = 0;
   bool chooses = false;      // tokens are chosen on the device
@@ -83,8 +88,9 @@ struct WindowStep {
   std::vector<FormatPlan> known;  // kept for their memory
   std::size_t num_formats = 0;    // of the batch's entries: the first ones
   Uploaded<attention::DevicePlan::PartialResults> partials;
-  Uploaded<std::int32_t> query_positions;            // of all formats
-  device::cuda::DeviceBuffer<float> cosines, sines;  // [queries, half]
+  Uploaded<std::int32_t> query_positions;  // of all formats
+  // [queries, half] for each rope (RopeKind) that a layer has.
+  std::array<device::cuda::DeviceBuffer<float>, kRopeKinds> cosines, sines;
 
   [[nodiscard]] std::span<const FormatPlan> formats() const {
     return std::span(known).first(num_formats);
@@ -176,6 +182,12 @@ class DeviceStep {
   [[nodiscard]] const std::int32_t* blocks() const {
     return get(blocks_);
   }  // block ids of all plans
+  [[nodiscard]] const tensor::StateView& states() const { return states_; }
+  // Returns the runs of rows: shape().state_runs of them. Runs that were added have no rows.
+  [[nodiscard]] const kernels::cuda::StateRows* state_runs() const { return get(state_runs_); }
+  [[nodiscard]] const kernels::cuda::CapturedState* captures() const { return get(captures_); }
+  // Returns, per row, the number of its run; -1 for rows that were added.
+  [[nodiscard]] const std::int32_t* runs_of_rows() const { return get(runs_of_rows_); }
   // Returns, per query of all formats, what it sees of its entry's run.
   [[nodiscard]] const std::int32_t* query_ends() const { return get(query_ends_); }
 
@@ -186,6 +198,7 @@ class DeviceStep {
   void add_choices(const ForwardBatch& batch);
   void add_slots(const ForwardBatch& batch, std::span<const tensor::PagedKVView> views);
   void add_query_ends(const ForwardBatch& batch);
+  void add_states(const ForwardBatch& batch);
   [[nodiscard]] std::int32_t room_of(std::size_t count, std::size_t least = 1) const;
 
   const ModelConfig& config_;
@@ -201,6 +214,13 @@ class DeviceStep {
   std::vector<std::int32_t> positions_of_queries_;
   std::vector<std::int32_t> ends_;  // array that is uploaded as query_ends_
   std::vector<kernels::cuda::SealedBlock> sealed_;
+  std::vector<kernels::cuda::StateRows> runs_;
+  std::vector<kernels::cuda::CapturedState> captured_;
+  std::vector<std::int32_t> run_of_row_;
+  tensor::StateView states_;
+  Uploaded<kernels::cuda::StateRows> state_runs_;
+  Uploaded<kernels::cuda::CapturedState> captures_;
+  Uploaded<std::int32_t> runs_of_rows_;
   Uploaded<TokenId> ids_;
   Uploaded<std::int32_t> ids_from_, positions_, logit_rows_, query_ends_, blocks_;
   Uploaded<tensor::KVSlot> slots_;

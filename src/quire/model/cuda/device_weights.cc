@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "quire/base/str.h"
 #include "quire/device/cuda/copy.h"
@@ -15,6 +16,7 @@
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/cuda/coded_weights.h"
+#include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/cuda/weights.h"
 #include "quire/kernels/device_codes.h"
 #include "quire/kernels/packed_weights.h"
@@ -57,11 +59,33 @@ std::optional<tensor::DType> half_type(kernels::WeightFormat format) {
                                                : std::nullopt;
 }
 
+// Returns the number of a matrix or vector among those of its layer's experts.
+std::size_t index_of(const WeightId& id) {
+  return static_cast<std::size_t>(std::max(id.expert, 0));
+}
+
+// Returns the bytes of codes, and the number of values, of a matrix or of that of one expert.
+std::size_t code_bytes(const DeviceMatrix& matrix) {
+  return static_cast<std::size_t>(
+      kernels::device_code_bytes(*matrix.format, matrix.outputs, matrix.inputs));
+}
+std::size_t num_values(const DeviceMatrix& matrix) {
+  return static_cast<std::size_t>(matrix.outputs * matrix.inputs);
+}
+
 }  // namespace
+
+kernels::cuda::ExpertMatrices experts_of(const DeviceMatrix& matrix) {
+  return {.data = matrix.format ? matrix.codes.data()
+                                : reinterpret_cast<const std::byte*>(matrix.weights.data()),
+          .format = matrix.format,
+          .outputs = matrix.outputs,
+          .inputs = matrix.inputs};
+}
 
 WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelConfig& config,
                                tensor::DType dtype)
-    : device_(device) {
+    : device_(device), experts_(static_cast<std::size_t>(config.experts.count)) {
   weights_.dtype = dtype;
   weights_.layers.resize(static_cast<std::size_t>(config.layers));
   for (Buffer& buffer : buffers_) {
@@ -90,22 +114,58 @@ DeviceMatrix& WeightUploader::matrix_of(const WeightId& id) {
       return layer.output;
     case WeightRole::kGateUp:
       return layer.gate_up;
+    case WeightRole::kExpertGateUp:
+      return layer.experts.gate_up;
+    case WeightRole::kExpertDown:
+      return layer.experts.down;
+    case WeightRole::kSharedGateUp:
+      return layer.experts.shared_gate_up;
+    case WeightRole::kSharedDown:
+      return layer.experts.shared_down;
+    case WeightRole::kStateIn:
+      return layer.state.in;
+    case WeightRole::kStateGates:
+      return layer.state.gates;
+    case WeightRole::kStateOut:
+      return layer.state.out;
     default:
       return layer.down;
   }
 }
 
 DeviceVector& WeightUploader::vector_of(const WeightId& id) {
-  if (id.bias) {
-    return matrix_of(id).bias;
-  }
   if (id.role == WeightRole::kFinalNorm) {
     return weights_.final_norm;
   }
+  if (id.bias && id.role != WeightRole::kRouter && id.role != WeightRole::kConv) {
+    return matrix_of(id).bias;
+  }
   DeviceLayer& layer = weights_.layers[static_cast<std::size_t>(id.layer)];
   switch (id.role) {
+    case WeightRole::kRouter:
+      return id.bias ? layer.experts.router_bias : layer.experts.router;
+    case WeightRole::kChoiceBias:
+      return layer.experts.choice_bias;
+    case WeightRole::kSharedGate:
+      return layer.experts.shared_gate;
+    case WeightRole::kConv:
+      return id.bias ? layer.state.conv_bias : layer.state.conv;
+    case WeightRole::kDecay:
+      return layer.state.decay;
+    case WeightRole::kDecayShift:
+      return layer.state.decay_shift;
+    case WeightRole::kStateSkip:
+      return layer.state.skip;
+    case WeightRole::kStateNorm:
+      return layer.state.norm;
     case WeightRole::kAttentionNorm:
       return layer.attention_norm;
+    case WeightRole::kAttentionOutNorm:
+      return layer.attention_out_norm;
+    case WeightRole::kMlpOutNorm:
+      return layer.mlp_out_norm;
+    case WeightRole::kSinks:
+      return layer.sinks;
     case WeightRole::kQNorm:
       return layer.q_norm;
     case WeightRole::kKNorm:
@@ -145,20 +205,31 @@ Status WeightUploader::send(std::span<const std::byte> from, std::byte* to) {
 
 Status WeightUploader::take(const WeightId& id, std::span<const float> values) {
   DeviceVector& to = vector_of(id);
-  QUIRE_TRY(to, DeviceVector::make(device_.device_pool(), values.size()));
-  return send(std::as_bytes(values), reinterpret_cast<std::byte*>(to.data()));
+  if (id.expert <= 0) {
+    const std::size_t count = id.expert < 0 ? 1 : experts_;
+    QUIRE_TRY(to, DeviceVector::make(device_.device_pool(), count * values.size()));
+  }
+  return send(std::as_bytes(values),
+              reinterpret_cast<std::byte*>(to.data() + index_of(id) * values.size()));
 }
 
 Status WeightUploader::check(const WeightId& id, const kernels::PackedWeights& weights) const {
   const kernels::WeightFormat format = weights.format();
+  if (id.expert >= 0 && format == kernels::WeightFormat::kF8) {
+    return {ErrorCode::kUnsupported,
+            R"(a GPU has no kernel for experts of fp8 weights; use quantize="q8g32")"};
+  }
+  const bool is_expert = id.expert >= 0;
+  if ((code_format(format) || is_expert) && weights.depth() % kernels::kLaneInputs != 0) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("a GPU computes ", is_expert ? "experts" : kernels::format_name(format),
+                          is_expert ? "" : " weights", " of a multiple of ", kernels::kLaneInputs,
+                          " inputs, not ", weights.depth(),
+                          is_expert ? R"(; open with device="cpu")"
+                                    : R"(; open with dtype="bfloat16" without quantize)")};
+  }
   if (code_format(format)) {
-    return weights.depth() % kernels::kLaneInputs == 0
-               ? Status()
-               : Status(ErrorCode::kUnsupported,
-                        base::str_cat("a GPU computes ", kernels::format_name(format),
-                                      " weights of a multiple of ", kernels::kLaneInputs,
-                                      " inputs, not ", weights.depth(),
-                                      R"(; open with dtype="bfloat16" without quantize)"));
+    return {};
   }
   const bool is_table = id.role == WeightRole::kEmbedding;  // rows of it are widened, no more
   if (const auto dtype = half_type(format); dtype && (is_table || *dtype == weights_.dtype)) {
@@ -171,30 +242,53 @@ Status WeightUploader::check(const WeightId& id, const kernels::PackedWeights& w
                         R"(; use dtype="bfloat16" or "float16", or device="cpu")")};
 }
 
+// Makes room for the matrix, or with the first expert for those of all.
+Status WeightUploader::reserve(const WeightId& id, DeviceMatrix& to) {
+  if (id.expert > 0) {
+    return {};
+  }
+  const std::size_t count = id.expert < 0 ? 1 : experts_;
+  if (to.format) {
+    QUIRE_TRY(to.codes,
+              DeviceBuffer<std::byte>::make(device_.device_pool(), count * code_bytes(to)));
+    return {};
+  }
+  QUIRE_TRY(to.weights,
+            DeviceBuffer<std::uint16_t>::make(device_.device_pool(), count * num_values(to)));
+  return {};
+}
+
 // Rearranges packed weights that are on the device.
-Status WeightUploader::arrange(const kernels::PackedWeights& weights, const std::byte* packed,
-                               DeviceMatrix& to) {
+Status WeightUploader::arrange(const WeightId& id, const std::byte* packed, DeviceMatrix& to) {
   CUstream_st* const stream = device_.compute_stream().get();
   if (to.format) {
-    const auto bytes =
-        static_cast<std::size_t>(kernels::device_code_bytes(*to.format, to.outputs, to.inputs));
-    QUIRE_TRY(to.codes, DeviceBuffer<std::byte>::make(device_.device_pool(), bytes));
-    return device::cuda::to_status(kernels::cuda::arrange_codes(packed,
-                                                                {.format = *to.format,
-                                                                 .data = nullptr,
-                                                                 .outputs = weights.columns(),
-                                                                 .inputs = weights.depth()},
-                                                                to.codes.data(), stream),
-                                   "arrange_codes");
+    return device::cuda::to_status(
+        kernels::cuda::arrange_codes(
+            packed,
+            {.format = *to.format, .data = nullptr, .outputs = to.outputs, .inputs = to.inputs},
+            to.codes.data() + index_of(id) * code_bytes(to), stream),
+        "arrange_codes");
   }
-  const auto size = static_cast<std::size_t>(to.outputs * to.inputs);
-  QUIRE_TRY(to.weights, DeviceBuffer<std::uint16_t>::make(device_.device_pool(), size));
   return device::cuda::to_status(
-      kernels::cuda::unpack_weights(packed, to.outputs, to.inputs, to.weights.data(), stream),
+      kernels::cuda::unpack_weights(packed, to.outputs, to.inputs,
+                                    to.weights.data() + index_of(id) * num_values(to), stream),
       "unpack_weights");
 }
 
+// Takes a router as fp32 rows.
+Status WeightUploader::take_router(const WeightId& id, const kernels::PackedWeights& weights) {
+  const auto depth = static_cast<std::size_t>(weights.depth());
+  std::vector<float> rows(static_cast<std::size_t>(weights.columns()) * depth);
+  for (std::int64_t row = 0; row < weights.columns(); ++row) {
+    weights.unpack_row(row, std::span(rows).subspan(static_cast<std::size_t>(row) * depth, depth));
+  }
+  return take(id, rows);
+}
+
 Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& weights) {
+  if (is_router(id.role)) {
+    return take_router(id, weights);
+  }
   QUIRE_TRY_STATUS(check(id, weights));
   DeviceMatrix& to = matrix_of(id);
   to.outputs = weights.columns();
@@ -206,7 +300,8 @@ Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& we
   QUIRE_TRY(const auto packed,
             DeviceBuffer<std::byte>::make(device_.device_pool(), weights.size_bytes()));
   QUIRE_TRY_STATUS(send({weights.data(), weights.size_bytes()}, packed.data()));
-  return arrange(weights, packed.data(), to);
+  QUIRE_TRY_STATUS(reserve(id, to));
+  return arrange(id, packed.data(), to);
 }
 
 Result<DeviceWeights> WeightUploader::finish() {

@@ -12,6 +12,7 @@
 #include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/device_codes.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -31,10 +32,30 @@ struct DeviceMatrix {
   std::int64_t outputs = 0, inputs = 0;
 };
 
+// Experts of a layer. Matrices hold those of all, one after the other; sizes are those of one.
+struct DeviceExperts {
+  DeviceVector router;                    // [experts, hidden]; empty in layers without experts
+  DeviceVector router_bias, choice_bias;  // [experts] or empty
+  DeviceMatrix gate_up, down;
+  // The MLP for all rows beside them, if there is one, and the row of its gate.
+  DeviceMatrix shared_gate_up, shared_down;
+  DeviceVector shared_gate;  // [hidden] or empty
+};
+
+// A layer with a state, as StateWeights has it.
+struct DeviceState {
+  DeviceMatrix in, gates, out;
+  DeviceVector conv, conv_bias, decay, decay_shift, skip, norm;
+};
+
 struct DeviceLayer {
-  DeviceVector attention_norm, mlp_norm;
+  // Norms of inputs, and of what is added to the residual stream; empty where there is none.
+  DeviceVector attention_norm, mlp_norm, attention_out_norm, mlp_out_norm;
   DeviceVector q_norm, k_norm;  // empty without QK norm
+  DeviceVector sinks;           // [heads] or empty
   DeviceMatrix qkv, output, gate_up, down;
+  DeviceExperts experts;
+  DeviceState state;
 };
 
 struct DeviceWeights {
@@ -45,6 +66,9 @@ struct DeviceWeights {
   DeviceVector final_norm;
   std::vector<DeviceLayer> layers;
 };
+
+// Returns the matrices of a layer's experts, which it borrows.
+[[nodiscard]] kernels::cuda::ExpertMatrices experts_of(const DeviceMatrix& matrix);
 
 // Brings packed weights to their places, through pinned memory where there is some.
 class WeightUploader {
@@ -73,14 +97,16 @@ class WeightUploader {
   };
 
   [[nodiscard]] Status check(const WeightId& id, const kernels::PackedWeights& weights) const;
-  [[nodiscard]] Status arrange(const kernels::PackedWeights& weights, const std::byte* packed,
-                               DeviceMatrix& to);
+  [[nodiscard]] Status reserve(const WeightId& id, DeviceMatrix& to);
+  [[nodiscard]] Status arrange(const WeightId& id, const std::byte* packed, DeviceMatrix& to);
+  [[nodiscard]] Status take_router(const WeightId& id, const kernels::PackedWeights& weights);
   [[nodiscard]] DeviceMatrix& matrix_of(const WeightId& id);
   [[nodiscard]] DeviceVector& vector_of(const WeightId& id);
   [[nodiscard]] Status send(std::span<const std::byte> from, std::byte* to);
   [[nodiscard]] Status send_piece(std::span<const std::byte> from, std::byte* to, Buffer& buffer);
 
   device::cuda::DeviceContext& device_;
+  const std::size_t experts_;  // of a layer that has some
   DeviceWeights weights_;
   std::array<Buffer, 2> buffers_;
   std::size_t turn_ = 0;

@@ -17,9 +17,11 @@
 #include "quire/kernels/cuda/kv_seal.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kernels/rotary.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/recorded_steps.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
@@ -41,35 +43,65 @@ std::ptrdiff_t v_scale_offset(const PagedKVView& view) {
   return view.scale_offset / kElement + view.stored_block_tokens();
 }
 
+constexpr RopeKind kTurningRopes[] = {RopeKind::kMain, RopeKind::kLocal};
+
+std::size_t index_of(RopeKind rope) { return static_cast<std::size_t>(rope); }
+
 bool is_plain(const PagedKVView& view) { return view.format == tensor::KVFormat::kPlain; }
 
 }  // namespace
 
+const kernels::RotaryConfig* LayerAttention::rotary_of(RopeKind rope) const {
+  const auto& ropes = config_.ropes;
+  const auto has = [&](RopeKind kind) { return std::ranges::find(ropes, kind) != ropes.end(); };
+  const bool has_main = ropes.empty() || has(RopeKind::kMain);
+  const kernels::RotaryConfig* const rotary = rope == RopeKind::kMain && has_main ? &config_.rotary
+                                              : rope == RopeKind::kLocal && has(rope)
+                                                  ? &config_.local_rotary
+                                                  : nullptr;
+  return rotary == nullptr || rotary->inverse_frequencies.empty() ? nullptr : rotary;
+}
+
 Status LayerAttention::set_up(RecordedSteps& recorded) {
-  const std::vector<double>& frequencies = config_.rotary.inverse_frequencies;
-  QUIRE_TRY_STATUS(recorded.reserve(frequencies_, std::max<std::size_t>(frequencies.size(), 1)));
-  return device::cuda::copy_async(frequencies_.data(), frequencies.data(),
-                                  frequencies.size() * sizeof(double), stream());
+  for (const RopeKind rope : kTurningRopes) {
+    const kernels::RotaryConfig* const rotary = rotary_of(rope);
+    if (rotary == nullptr) {
+      continue;
+    }
+    const std::vector<double>& frequencies = rotary->inverse_frequencies;
+    auto& there = frequencies_[index_of(rope)];
+    QUIRE_TRY_STATUS(recorded.reserve(there, std::max<std::size_t>(frequencies.size(), 1)));
+    QUIRE_TRY_STATUS(device::cuda::copy_async(there.data(), frequencies.data(),
+                                              frequencies.size() * sizeof(double), stream()));
+  }
+  return {};
 }
 
 Status LayerAttention::reserve(int stored_dim, RecordedSteps& recorded) {
   const auto rows = static_cast<std::size_t>(step_.shape().rows);
   const auto heads = static_cast<std::size_t>(config_.heads);
   const auto stored = static_cast<std::size_t>(stored_dim);
-  const auto half = static_cast<std::size_t>(config_.rotary.rotary_dim()) / 2;
+  const auto reserve_angles = [&](Angles& cosines, Angles& sines, std::size_t count) -> Status {
+    for (const RopeKind rope : kTurningRopes) {
+      if (const kernels::RotaryConfig* const rotary = rotary_of(rope); rotary != nullptr) {
+        const auto half = static_cast<std::size_t>(rotary->rotary_dim()) / 2;
+        QUIRE_TRY_STATUS(recorded.reserve(cosines[index_of(rope)], count * half));
+        QUIRE_TRY_STATUS(recorded.reserve(sines[index_of(rope)], count * half));
+      }
+    }
+    return {};
+  };
   std::size_t partials = 0, queries = 0;
   for (WindowStep& window : step_.windows()) {
     const auto count = static_cast<std::size_t>(window.queries());
     partials =
         std::max(partials, static_cast<std::size_t>(window.formats().front().plan.num_partials));
     queries = std::max(queries, count);
-    QUIRE_TRY_STATUS(recorded.reserve(window.cosines, count * half));
-    QUIRE_TRY_STATUS(recorded.reserve(window.sines, count * half));
+    QUIRE_TRY_STATUS(reserve_angles(window.cosines, window.sines, count));
   }
   // Partials grow with the length of what is read; a step seldom needs more than the one before.
   partials = std::bit_ceil(std::max<std::size_t>(partials, 1));
-  QUIRE_TRY_STATUS(recorded.reserve(key_cosines_, rows * half));
-  QUIRE_TRY_STATUS(recorded.reserve(key_sines_, rows * half));
+  QUIRE_TRY_STATUS(reserve_angles(key_cosines_, key_sines_, rows));
   QUIRE_TRY_STATUS(recorded.reserve(queries_, queries * heads * stored));
   QUIRE_TRY_STATUS(
       recorded.reserve(attended_, rows * heads * static_cast<std::size_t>(config_.head_dim)));
@@ -88,28 +120,42 @@ Status LayerAttention::reserve(int stored_dim, RecordedSteps& recorded) {
 }
 
 float LayerAttention::scale_log2() const {
-  return static_cast<float>(std::numbers::log2e / std::sqrt(double(config_.head_dim)));
+  return static_cast<float>(config_.scales.scores != 0.0
+                                ? std::numbers::log2e * config_.scales.scores
+                                : std::numbers::log2e / std::sqrt(double(config_.head_dim)));
 }
 
-// Returns a table from a row on.
-kernels::cuda::RotaryTable LayerAttention::table(const device::cuda::DeviceBuffer<float>& cosines,
-                                                 const device::cuda::DeviceBuffer<float>& sines,
+kernels::cuda::RotaryTable LayerAttention::table(RopeKind rope, const Angles& cosines,
+                                                 const Angles& sines,
                                                  std::int64_t first_row) const {
-  const std::int32_t half = config_.rotary.rotary_dim() / 2;
-  return {cosines.data() + first_row * half, sines.data() + first_row * half, half};
+  const kernels::RotaryConfig* const rotary = rotary_of(rope);
+  if (rotary == nullptr) {
+    return {};
+  }
+  const std::int32_t half = rotary->rotary_dim() / 2;
+  return {cosines[index_of(rope)].data() + first_row * half,
+          sines[index_of(rope)].data() + first_row * half, half};
 }
 
 Status LayerAttention::begin_step() {
-  const auto fill = [&](Uploaded<std::int32_t> positions, std::int64_t count,
-                        const kernels::cuda::RotaryTable& to) {
-    return to_status(kernels::cuda::fill_rotary(frequencies_.data(), config_.rotary.scale,
-                                                step_.get(positions), count, to, stream()),
-                     "fill_rotary");
-  };
-  QUIRE_TRY_STATUS(fill(step_.positions(), step_.shape().rows, table(key_cosines_, key_sines_)));
-  for (const WindowStep& window : step_.windows()) {
+  for (const RopeKind rope : kTurningRopes) {
+    const kernels::RotaryConfig* const rotary = rotary_of(rope);
+    if (rotary == nullptr) {
+      continue;
+    }
+    const auto fill = [&](Uploaded<std::int32_t> positions, std::int64_t count,
+                          const kernels::cuda::RotaryTable& to) {
+      return to_status(
+          kernels::cuda::fill_rotary(frequencies_[index_of(rope)].data(), rotary->scale,
+                                     step_.get(positions), count, to, stream()),
+          "fill_rotary");
+    };
     QUIRE_TRY_STATUS(
-        fill(window.query_positions, window.queries(), table(window.cosines, window.sines)));
+        fill(step_.positions(), step_.shape().rows, table(rope, key_cosines_, key_sines_)));
+    for (const WindowStep& window : step_.windows()) {
+      QUIRE_TRY_STATUS(fill(window.query_positions, window.queries(),
+                            table(rope, window.cosines, window.sines)));
+    }
   }
   return {};
 }
@@ -176,17 +222,18 @@ Status LayerAttention::append(const Call& call, const WindowStep& window, const 
       continue;
     }
     const PagedKVView& view = call.views[format];
-    const kernels::cuda::AppendedRows rows{.table = table(key_cosines_, key_sines_),
+    const kernels::cuda::AppendedRows rows{.table = table(rope_of(call), key_cosines_, key_sines_),
                                            .slots = step_.slots(),
                                            .count = step_.shape().rows,
                                            .formats = step_.slot_formats(),
                                            .format = format};
     if (fused != nullptr && is_plain(view)) {
-      QUIRE_TRY_STATUS(to_status(
-          kernels::cuda::append_and_rotate(qkv_rows(call), rows, stored_layer(view),
-                                           table(window.cosines, window.sines, fused->first_query),
-                                           query_rows(call, *fused), stream()),
-          "append_and_rotate"));
+      QUIRE_TRY_STATUS(
+          to_status(kernels::cuda::append_and_rotate(
+                        qkv_rows(call), rows, stored_layer(view),
+                        table(rope_of(call), window.cosines, window.sines, fused->first_query),
+                        query_rows(call, *fused), stream()),
+                    "append_and_rotate"));
       fused = nullptr;
     } else {
       QUIRE_TRY_STATUS(
@@ -249,6 +296,7 @@ AttentionArgs LayerAttention::attention_args(const Call& call, const WindowStep&
           .head_dim = config_.head_dim,
           .scale_log2 = scale_log2(),
           .out = attended_.data(),
+          .sinks = call.sinks,
           .lse = call.weighed != nullptr ? lse_.data() : nullptr};
 }
 
@@ -278,9 +326,9 @@ Status LayerAttention::run(const Call& call) {
   for (const FormatPlan& plan : window.formats()) {
     if (&plan != fused) {
       QUIRE_TRY_STATUS(to_status(
-          kernels::cuda::rotate_queries(qkv_rows(call),
-                                        table(window.cosines, window.sines, plan.first_query),
-                                        query_rows(call, plan), stream()),
+          kernels::cuda::rotate_queries(
+              qkv_rows(call), table(rope_of(call), window.cosines, window.sines, plan.first_query),
+              query_rows(call, plan), stream()),
           "rotate_queries"));
     }
   }

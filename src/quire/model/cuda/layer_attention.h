@@ -13,12 +13,14 @@
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/cuda/rotary.h"
 #include "quire/kernels/cuda/rows.h"
+#include "quire/kernels/rotary.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/mass_probe.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/model/cuda/stored_rows.h"
 #include "quire/model/forward_batch.h"
+#include "quire/model/layer_plan.h"
 #include "quire/result.h"
 #include "quire/tensor/paged_kv_view.h"
 
@@ -52,20 +54,29 @@ class LayerAttention {
     std::span<const tensor::PagedKVView> views;  // of the layer, one for each format
     const float* qkv = nullptr;                  // [rows, qkv_width]
     std::int64_t qkv_width = 0;
+    const float* sinks = nullptr;           // [heads] or null
     bool stores = true;                     // keys and values of the rows
     std::function<void()> before_read;      // called before KV is read; may be empty
     const ForwardBatch* weighed = nullptr;  // the batch, where attention is measured
   };
   // Queues a layer. Results are in attended().
   [[nodiscard]] Status run(const Call& call);
-  [[nodiscard]] const kernels::cuda::Half* attended() const { return attended_.data(); }
+  [[nodiscard]] kernels::cuda::Half* attended() const { return attended_.data(); }
 
  private:
   [[nodiscard]] CUstream_st* stream() const { return device_.compute_stream().get(); }
   [[nodiscard]] float scale_log2() const;
-  [[nodiscard]] kernels::cuda::RotaryTable table(const device::cuda::DeviceBuffer<float>& cosines,
-                                                 const device::cuda::DeviceBuffer<float>& sines,
+  // Angles of all ropes, of keys or of the queries of a window.
+  using Angles = std::array<device::cuda::DeviceBuffer<float>, kRopeKinds>;
+  // Returns the rotation of a kind of rope; null where it turns nothing.
+  [[nodiscard]] const kernels::RotaryConfig* rotary_of(RopeKind rope) const;
+  // Returns a table from a row on.
+  [[nodiscard]] kernels::cuda::RotaryTable table(RopeKind rope, const Angles& cosines,
+                                                 const Angles& sines,
                                                  std::int64_t first_row = 0) const;
+  [[nodiscard]] RopeKind rope_of(const Call& call) const {
+    return config_.ropes.empty() ? RopeKind::kMain : config_.ropes[call.layer];
+  }
   [[nodiscard]] kernels::cuda::QKVRows qkv_rows(const Call& call) const;
   [[nodiscard]] kernels::cuda::KVLayer stored_layer(const tensor::PagedKVView& view) const;
   [[nodiscard]] kernels::cuda::QueryRows query_rows(const Call& call, const FormatPlan& plan) const;
@@ -81,8 +92,8 @@ class LayerAttention {
   const ModelConfig& config_;
   DeviceStep& step_;
   StoredRows& stored_;
-  device::cuda::DeviceBuffer<double> frequencies_;
-  device::cuda::DeviceBuffer<float> key_cosines_, key_sines_;  // [T, half]
+  std::array<device::cuda::DeviceBuffer<double>, kRopeKinds> frequencies_;
+  Angles key_cosines_, key_sines_;  // [T, half]
   // [queries of all formats, heads, stored head_dim]
   device::cuda::DeviceBuffer<kernels::cuda::Half> queries_;
   device::cuda::DeviceBuffer<kernels::cuda::Half> attended_;  // [T, Q]

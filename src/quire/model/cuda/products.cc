@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "quire/base/check.h"
+#include "quire/device/cuda/cuda_error.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/cuda/coded_matmul.h"
 #include "quire/kernels/cuda/coded_matrix.h"
 #include "quire/kernels/cuda/matmul.h"
+#include "quire/kernels/cuda/rows.h"
 #include "quire/model/cuda/device_weights.h"
 #include "quire/result.h"
 
@@ -27,7 +29,9 @@ kernels::cuda::MatrixSize largest_of(const DeviceWeights& weights) {
   };
   look_at(weights.head);
   for (const DeviceLayer& layer : weights.layers) {
-    for (const DeviceMatrix* matrix : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+    for (const DeviceMatrix* matrix :
+         {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.experts.shared_gate_up,
+          &layer.experts.shared_down, &layer.state.in, &layer.state.gates, &layer.state.out}) {
       look_at(*matrix);
     }
   }
@@ -49,11 +53,12 @@ Result<Products> Products::create(device::cuda::DeviceContext& device, const Dev
     QUIRE_TRY(coded,
               kernels::cuda::CodedMatMul::create(device, deterministic, weights.dtype, largest));
   }
-  return Products(std::move(matmul), std::move(coded));
+  return Products(device, std::move(matmul), std::move(coded));
 }
 
-Products::Products(kernels::cuda::MatMul matmul, std::optional<kernels::cuda::CodedMatMul> coded)
-    : matmul_(std::move(matmul)), coded_(std::move(coded)) {}
+Products::Products(device::cuda::DeviceContext& device, kernels::cuda::MatMul matmul,
+                   std::optional<kernels::cuda::CodedMatMul> coded)
+    : device_(&device), matmul_(std::move(matmul)), coded_(std::move(coded)) {}
 
 Status Products::run(const DeviceMatrix& matrix, const std::uint16_t* x, std::int64_t rows,
                      float* out, bool accumulate) {
@@ -76,6 +81,18 @@ Status Products::run(const DeviceMatrix& matrix, const std::uint16_t* x, std::in
                       .outputs = matrix.outputs,
                       .inputs = matrix.inputs,
                       .accumulate = accumulate});
+}
+
+Status Products::linear(const DeviceMatrix& matrix, const std::uint16_t* x, std::int64_t rows,
+                        float* out, bool accumulate) {
+  QUIRE_TRY_STATUS(run(matrix, x, rows, out, accumulate));
+  if (matrix.bias.data() == nullptr) {
+    return {};
+  }
+  return device::cuda::to_status(kernels::cuda::add_bias(out, matrix.bias.data(), rows,
+                                                         static_cast<std::int32_t>(matrix.outputs),
+                                                         device_->compute_stream().get()),
+                                 "add_bias");
 }
 
 }  // namespace quire::model::cuda

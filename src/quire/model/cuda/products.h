@@ -26,10 +26,15 @@ class Products {
   // stream; added to `out` where `accumulate`. The bias is left out.
   [[nodiscard]] Status run(const DeviceMatrix& matrix, const std::uint16_t* x, std::int64_t rows,
                            float* out, bool accumulate);
+  // Queues it with the bias, if there is one.
+  [[nodiscard]] Status linear(const DeviceMatrix& matrix, const std::uint16_t* x, std::int64_t rows,
+                              float* out, bool accumulate);
 
  private:
-  Products(kernels::cuda::MatMul matmul, std::optional<kernels::cuda::CodedMatMul> coded);
+  Products(device::cuda::DeviceContext& device, kernels::cuda::MatMul matmul,
+           std::optional<kernels::cuda::CodedMatMul> coded);
 
+  device::cuda::DeviceContext* device_;
   kernels::cuda::MatMul matmul_;
   std::optional<kernels::cuda::CodedMatMul> coded_;
 };
