@@ -89,7 +89,9 @@ void draft_tokens(Step& step) {
   }
   Speculation& speculation = *step.speculation;
   const std::vector<sched::PlannedRun>& runs = step.plan.runs;
-  const bool quiet = !step.plan.preempts() && step.plan.admit.empty();
+  // A device keeps no log of assumed rows, by which states would advance (ADR 0051).
+  const bool logs = !step.core.ledger.points().exist() || !step.core.paged_pool.on_device();
+  const bool quiet = logs && !step.plan.preempts() && step.plan.admit.empty();
   const PlannedWork work = work_of(step.plan);
   speculation.asked = false;
   speculation.queries.clear();
