@@ -54,6 +54,8 @@ demo: build-demo $(DEMO_CONTEXT) $(DEMO_QUESTIONS)
 	@build/release/apps/demo/quire_chunk_demo models/cardfile/model $(DEMO_CONTEXT)
 	@echo; echo 'What each way of reuse does to the answers (percent right, questions asked):'
 	@build/release/bench/reuse_accuracy models/cardfile/model $(DEMO_QUESTIONS)
+	@echo; echo 'The same where 6 of 8 layers carry a state; layers 0-3 are computed again:'
+	@build/release/bench/reuse_accuracy models/hybrid/model $(DEMO_QUESTIONS) 0 exact anchored 'layers 0-3'
 	@python3 tools/demo_serve.py build/release/apps/cli/quire models/cardfile/model $(DEMO_CONTEXT)
 
 demo-chat: build

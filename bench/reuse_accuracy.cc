@@ -5,6 +5,9 @@
 //   python3 models/cardfile/cardfile.py write --seed 1 --contexts 400 --out build/contexts.jsonl
 //   reuse_accuracy models/cardfile/model build/contexts.jsonl [QUESTIONS [MODE...]]
 //   reuse_accuracy models/cardfile/model build/contexts.jsonl QUESTIONS curve
+//   reuse_accuracy models/hybrid/model build/contexts.jsonl QUESTIONS exact anchored independent layers
+//
+// Models whose layers carry a state refuse to blend tokens, and ask for rows by name.
 //
 // QUESTIONS: so many of each context, the first ones; 0 (all) by default. MODE: the rows whose name
 // contains it; also every selector at shares of 0.05, 0.15, 0.30 and 0.60, such as "random 0.60, in
@@ -106,6 +109,7 @@ std::vector<Mode> bands() {
   std::vector<Mode> modes;
   for (const quire::LayerRange layers : {quire::LayerRange{kBandLayer, kBandLayer + 1},
                                          {kBandLayer, kBandLayer + 2},
+                                         {0, kBandLayer - 1},
                                          {0, kBandLayer},
                                          {0, 2 * kBandLayer}}) {
     modes.push_back({"layers " + std::to_string(layers.first) + "-" + std::to_string(layers.last),
