@@ -180,7 +180,7 @@ void add_draft_options(CLI::App& command, LLMOptions& options) {
         ->group("Engine");
   };
   add_count("--draft-tokens", "max_tokens", "tokens that it guesses at once (default 4)");
-  add_count("--draft-width", "width", "guesses side by side; 1 alone is supported");
+  add_count("--draft-width", "width", "tokens that it guesses side by side (default 1)");
 }
 
 }  // namespace

@@ -105,7 +105,9 @@ struct LLMOptions {
   //   outputs of the tenant, too), "draft" (a smaller model), "custom" (`drafter`).
   // * "max_tokens": tokens of a guess, 1 to 64; else 8 (ngram), 16 (suffix), 4 (draft), 8 (custom).
   // * "min_match": tokens that must be alike, 1 to 16 (ngram, 2).
-  // * "model": path of the smaller model, and "width": 1 (draft).
+  // * "model": path of the smaller model (draft).
+  // * "width": tokens side by side, 1 to 8 (draft, custom; 1). Above 1 guesses are trees with up to
+  //   width times max_tokens tokens. On the CPU alone.
   // * "adapt": false guesses as much as it can, whatever it brings. Default true.
   // * "acceptance": {"rule": "exact"}, or {"rule": "threshold", "p": 0.9}, which also takes guesses
   //   that the model gives a probability of p. Outputs are graded kApproximate then.

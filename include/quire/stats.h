@@ -41,6 +41,9 @@ struct EngineStats {
   std::int64_t steps = 0, steps_ahead = 0;
   // Guessed tokens that steps have checked, those that were right, and these steps.
   std::int64_t tokens_drafted = 0, tokens_accepted = 0, speculative_steps = 0;
+  // Branches of guesses that were right beside the likeliest tokens. Requests took over their
+  // blocks, so no KV was copied.
+  std::int64_t branches_linked = 0;
   // Times that a running request gave its blocks back and was computed again later.
   std::int64_t preemptions = 0;
   // Those among them whose KV was copied to host memory, and how often such KV came back.

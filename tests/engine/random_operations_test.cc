@@ -137,7 +137,7 @@ void live_twice(const Scenario& scenario, std::uint32_t seed, Counts& counts) {
 // Steps as shares of all.
 std::vector<Scenario> scenarios() {
   const std::string folder = source_path("tests/golden/model") + "/";
-  return {{.model = folder + "llama_gqa", .steps = 20},
+  return {{.model = folder + "llama_gqa", .guesses = true, .steps = 20},
           {.model = folder + "llama_mqa",
            .block_tokens = 4,
            .blocks = 60,
@@ -147,6 +147,7 @@ std::vector<Scenario> scenarios() {
            .block_tokens = 16,
            .blocks = 24,
            .prefix_cache = false,
+           .guesses = true,
            .steps = 20},
           {.model = folder + "llama_tied",
            .block_tokens = 1,

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@
 #include "copies_oracle.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/drafter.h"
 #include "quire/llm.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -36,12 +38,38 @@ struct Scenario {
   bool sequences_only = false;
   bool forgets = false;  // all layers have a sliding window, so chunks have no meaning
   std::string kv_dtype = "auto";
-  bool mixed = false;  // chunks have formats of their own
+  bool mixed = false;    // chunks have formats of their own
+  bool guesses = false;  // trees, at random
   int steps = 0;
 
   // Returns whether KV is stored block by block. Blocks have two formats then.
   [[nodiscard]] bool by_block() const { return kv_dtype == "int4" || kv_dtype == "fp8"; }
   [[nodiscard]] bool one_format() const { return !mixed && !by_block(); }
+};
+
+// Guesses trees at random, of tokens that came last.
+class RandomTrees final : public Drafter {
+ public:
+  std::vector<TokenId> propose(std::span<const TokenId> /*tokens*/,
+                               std::int32_t /*most*/) override {
+    return {};
+  }
+  DraftTree propose_tree(std::span<const TokenId> tokens, std::int32_t /*most*/,
+                         std::int32_t most_in_tree) override {
+    const auto recent = tokens.last(std::min<std::size_t>(tokens.size(), 6));
+    DraftTree tree;
+    std::vector<std::int32_t> path;
+    for (std::int32_t i = 0; i < most_in_tree; ++i) {
+      path.resize(std::min<std::size_t>(draws_() % 5, path.size()));
+      tree.tokens.push_back(recent[draws_() % recent.size()]);
+      tree.parents.push_back(path.empty() ? -1 : path.back());
+      path.push_back(i);
+    }
+    return tree;
+  }
+
+ private:
+  std::mt19937 draws_{4};
 };
 
 // State that outlives an engine.
@@ -113,16 +141,22 @@ struct Site {
   bool was_refused = false;
 
  private:
+  static constexpr const char* kTrees =
+      R"({"method": "custom", "max_tokens": 4, "width": 3, "adapt": false})";
+
   [[nodiscard]] ChunkedLLM open() const {
     const auto bytes = static_cast<std::int64_t>(stat(oracle.llm(), "block_bytes"));
-    return ChunkedLLM::open(scenario.model,
-                            here({.kv_dtype = scenario.kv_dtype,
-                                  .block_tokens = scenario.block_tokens,
-                                  .kv_budget_bytes = scenario.blocks * bytes,
-                                  .max_batch_tokens = scenario.max_batch_tokens,
-                                  .threads = 1,
-                                  .prefix_cache = scenario.prefix_cache}),
-                            {.store = store("chunks")})
+    return ChunkedLLM::open(
+               scenario.model,
+               here({.kv_dtype = scenario.kv_dtype,
+                     .block_tokens = scenario.block_tokens,
+                     .kv_budget_bytes = scenario.blocks * bytes,
+                     .max_batch_tokens = scenario.max_batch_tokens,
+                     .threads = 1,
+                     .prefix_cache = scenario.prefix_cache,
+                     .speculate = scenario.guesses ? kTrees : "",
+                     .drafter = scenario.guesses ? std::make_shared<RandomTrees>() : nullptr}),
+               {.store = store("chunks")})
         .value();
   }
 };

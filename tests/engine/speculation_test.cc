@@ -52,6 +52,25 @@ class Guesses final : public Drafter {
   Guess guess_;
 };
 
+// Guesses trees.
+class Trees final : public Drafter {
+ public:
+  using Guess = std::function<DraftTree(std::span<const TokenId>, std::int32_t, std::int32_t)>;
+
+  explicit Trees(Guess guess) : guess_(std::move(guess)) {}
+  std::vector<TokenId> propose(std::span<const TokenId> /*tokens*/,
+                               std::int32_t /*most*/) override {
+    return {};
+  }
+  DraftTree propose_tree(std::span<const TokenId> tokens, std::int32_t most,
+                         std::int32_t most_in_tree) override {
+    return guess_(tokens, most, most_in_tree);
+  }
+
+ private:
+  Guess guess_;
+};
+
 struct Site {
   std::filesystem::path folder = kFolder;
   std::string kv_dtype = "auto";
@@ -82,6 +101,12 @@ std::shared_ptr<Engine> open(const Site& site, const drafts::SpeculationOptions&
 std::shared_ptr<Engine> open_with(const Site& site, Guess guess, std::int32_t max_tokens = 5) {
   return open(site, {.method = drafts::Method::kCustom, .max_tokens = max_tokens, .adapt = false},
               std::make_shared<Guesses>(std::move(guess)));
+}
+
+std::shared_ptr<Engine> open_with_trees(const Site& site, Trees::Guess guess) {
+  return open(site,
+              {.method = drafts::Method::kCustom, .max_tokens = 4, .width = 3, .adapt = false},
+              std::make_shared<Trees>(std::move(guess)));
 }
 
 NewRequest request_of(std::uint32_t number, SamplingParams params, std::int32_t vocab) {
@@ -119,6 +144,16 @@ std::vector<NewRequest> all_ways(std::int32_t vocab) {
   std::vector<NewRequest> requests;
   for (std::uint32_t i = 0; i < ways.size(); ++i) {
     requests.push_back(request_of(i, ways[i], vocab));
+  }
+  return requests;
+}
+
+std::vector<NewRequest> ways_at(const Site& site, std::int32_t vocab) {
+  std::vector<NewRequest> requests = all_ways(vocab);
+  if (site.on_double) {  // it cuts nothing
+    requests[5].params.top_k = 0;
+    requests[5].params.top_p = 1;
+    requests[5].params.min_p = 0;
   }
   return requests;
 }
@@ -232,18 +267,73 @@ std::vector<NamedGuess> kinds_of(const Texts& texts, std::int32_t vocab, TokenId
            }}};
 }
 
+struct NamedTree {
+  const char* name;
+  Trees::Guess guess;
+};
+
+// Trees of all kinds, made of what is right.
+std::vector<NamedTree> trees_of(const Texts& texts, std::int32_t vocab) {
+  const auto draws = std::make_shared<std::mt19937>(2);
+  const auto right = [texts](std::span<const TokenId> tokens, std::int32_t most) {
+    std::vector<TokenId> rest = known_rest(texts, tokens);
+    rest.resize(std::min(rest.size(), static_cast<std::size_t>(most)));
+    return rest;
+  };
+  // A stem of which the first `same` tokens are right, and a branch there that is right.
+  const auto beside = [=](std::int32_t same) {
+    return [=](std::span<const TokenId> tokens, std::int32_t most, std::int32_t) {
+      const std::vector<TokenId> rest = right(tokens, most);
+      DraftTree tree;
+      for (std::int32_t i = 0; i < std::ssize(rest); ++i) {
+        const TokenId id = rest[static_cast<std::size_t>(i)];
+        tree.tokens.push_back(i < same ? id : (id + 1) % vocab);
+        tree.parents.push_back(i - 1);
+      }
+      for (std::int32_t i = same; i < std::ssize(rest); ++i) {
+        tree.parents.push_back(i == same ? i - 1
+                                         : static_cast<std::int32_t>(tree.tokens.size()) - 1);
+        tree.tokens.push_back(rest[static_cast<std::size_t>(i)]);
+      }
+      return tree;
+    };
+  };
+  const auto at_random = [=](std::span<const TokenId> tokens, std::int32_t most,
+                             std::int32_t most_in_tree) {
+    const std::vector<TokenId> rest = right(tokens, most);
+    DraftTree tree;
+    std::vector<std::int32_t> path;
+    while (std::ssize(tree.tokens) < most_in_tree + 2) {
+      path.resize(std::min<std::size_t>((*draws)() % 6, path.size()));
+      const bool known = path.size() < rest.size() && (*draws)() % 3 != 0;
+      const auto any = static_cast<TokenId>((*draws)() % static_cast<unsigned>(vocab));
+      tree.tokens.push_back(known ? rest[path.size()] : any);
+      tree.parents.push_back(path.empty() ? -1 : path.back());
+      path.push_back(static_cast<std::int32_t>(tree.tokens.size()) - 1);
+    }
+    return tree;
+  };
+  const auto no_tree = [=](std::span<const TokenId>, std::int32_t, std::int32_t) {
+    DraftTree tree;
+    for (int i = 0; i < 20; ++i) {
+      tree.tokens.push_back(static_cast<TokenId>((*draws)() % 40) - 1);
+      tree.parents.push_back(static_cast<std::int32_t>((*draws)() % 7) - 2);
+    }
+    return tree;
+  };
+  return {{"beside the stem", beside(0)},
+          {"behind a part of the stem", beside(2)},
+          {"at random", at_random},
+          {"no tree", no_tree}};
+}
+
 class Speculation : public ::testing::TestWithParam<std::pair<const char*, Site>> {};
 
 TEST_P(Speculation, ChangesNothingWhateverIsGuessed) {
   const Site& site = GetParam().second;
   const auto plain = open(site);
   const std::int32_t vocab = plain->model_config().vocab_size;
-  std::vector<NewRequest> requests = all_ways(vocab);
-  if (site.on_double) {  // it cuts nothing
-    requests[5].params.top_k = 0;
-    requests[5].params.top_p = 1;
-    requests[5].params.min_p = 0;
-  }
+  const std::vector<NewRequest> requests = ways_at(site, vocab);
   const Outputs want = answers(*plain, requests);
   const EngineStats before = plain->stats().value();
   for (const auto& [name, guess] : kinds_of(texts_of(requests, want), vocab, 2)) {
@@ -282,6 +372,32 @@ TEST_P(Speculation, ChangesNothingWhateverIsGuessed) {
   }
 }
 
+TEST_P(Speculation, ChangesNothingWhateverTreeIsGuessed) {
+  const Site& site = GetParam().second;
+  const auto plain = open(site);
+  const std::int32_t vocab = plain->model_config().vocab_size;
+  const std::vector<NewRequest> requests = ways_at(site, vocab);
+  const Outputs want = answers(*plain, requests);
+  const EngineStats before = plain->stats().value();
+  for (const auto& [name, guess] : trees_of(texts_of(requests, want), vocab)) {
+    SCOPED_TRACE(name);
+    const auto engine = open_with_trees(site, guess);
+    expect_same(answers(*engine, requests), want);
+    expect_nothing_held(*engine);
+    const EngineStats stats = engine->stats().value();
+    EXPECT_EQ(stats.ledger.blocks_cached, before.ledger.blocks_cached);
+    EXPECT_EQ(stats.tokens_generated, before.tokens_generated);
+    const bool has_room = site.max_batch_tokens > 100;
+    if (std::string(name) == "beside the stem" && has_room && stats.ledger.states_total == 0) {
+      EXPECT_GT(stats.branches_linked, 20);
+      EXPECT_LT(stats.steps, before.steps);
+    }
+    if (std::string(name) == "at random") {
+      expect_same(answers(*engine, requests), want);  // and behind what is cached
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Everywhere, Speculation,
     ::testing::Values(
@@ -310,6 +426,14 @@ TEST(SpeculationScenes, SurvivePreemption) {
     const Outputs got = answers(*engine, requests);
     EXPECT_GT(engine->stats().value().preemptions, 0);
     expect_same(got, want);
+    expect_nothing_held(*engine);
+  }
+  for (const auto& [name, guess] :
+       trees_of(texts_of(requests, want), roomy->model_config().vocab_size)) {
+    SCOPED_TRACE(name);
+    const auto engine = open_with_trees(site, guess);
+    expect_same(answers(*engine, requests), want);
+    EXPECT_GT(engine->stats().value().preemptions, 0);
     expect_nothing_held(*engine);
   }
 }
@@ -447,6 +571,40 @@ TEST(SpeculationScenes, ADraftModelChangesNothingAndIsFollowed) {
   const auto small = open(tight, options);
   expect_same(answers(*small, requests), want);
   EXPECT_GT(small->stats().value().preemptions, 0);
+  expect_nothing_held(*small);
+}
+
+// Tokens that are drawn are often not the likeliest ones, but stand beside them.
+TEST(SpeculationScenes, ADraftModelGuessesTrees) {
+  const auto plain = open({});
+  std::vector<NewRequest> requests = all_ways(plain->model_config().vocab_size);
+  requests[1].params.temperature = 1;
+  const Outputs want = answers(*plain, requests);
+  drafts::SpeculationOptions options{.method = drafts::Method::kDraft,
+                                     .max_tokens = 4,
+                                     .model = kFolder,
+                                     .width = 2,
+                                     .adapt = false};
+  const auto accepted_of_drawn = [&] {
+    const auto engine = open({}, options);
+    const Outputs got = answers(*engine, requests);
+    expect_same(got, want);
+    expect_nothing_held(*engine);
+    EXPECT_EQ(engine->stats().value().branches_linked > 0, options.width > 1);
+    return got[1].usage.accepted_tokens + got[3].usage.accepted_tokens +
+           got[5].usage.accepted_tokens;
+  };
+  const std::int64_t by_trees = accepted_of_drawn();
+  options.width = 1;
+  EXPECT_GT(by_trees, accepted_of_drawn());
+
+  options.width = 3;
+  options.adapt = true;
+  Site tight;
+  tight.kv_budget_bytes = 48 * plain->stats().value().block_bytes;
+  const auto small = open(tight, options);
+  expect_same(answers(*small, requests), want);
+  expect_same(answers(*small, requests), want);
   expect_nothing_held(*small);
 }
 

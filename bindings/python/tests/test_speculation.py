@@ -23,6 +23,7 @@ METHODS = {
     "ngram dict": {"method": "ngram", "max_tokens": 5, "min_match": 1, "adapt": False},
     "suffix": {"method": "suffix", "adapt": False},
     "draft": {"method": "draft", "model": MODEL, "max_tokens": 3, "adapt": False},
+    "tree": {"method": "draft", "model": MODEL, "max_tokens": 3, "width": 3, "adapt": False},
     "custom": {"method": "custom", "propose": repeat, "adapt": False},
 }
 
@@ -47,6 +48,7 @@ def test_no_id_changes(method, expected):
     assert stats["tokens_drafted"] > 0 and stats["speculative_steps"] > 0
     assert 0 <= stats["tokens_accepted"] <= stats["tokens_drafted"]
     assert stats["blocks_in_use"] == 0
+    assert (stats["branches_linked"] > 0) == (method == "tree")
 
 
 def test_usage_counts_guesses():
@@ -87,7 +89,7 @@ def walked(llm):
     return said, llm.stats()["blocks_in_use"]
 
 
-@pytest.mark.parametrize("method", ["ngram dict", "draft", "custom"])
+@pytest.mark.parametrize("method", ["ngram dict", "draft", "tree", "custom"])
 def test_sequences_fork_and_roll_back_as_without_guesses(method):
     with quire.LLM(MODEL, threads=1, block_tokens=8) as llm:
         want = walked(llm)
@@ -125,7 +127,7 @@ def test_a_threshold_is_graded():
         ({"method": "custom"}, TypeError, "propose"),
         ({"method": "custom", "propose": 3}, TypeError, "propose"),
         ({"method": "draft"}, ValueError, "model"),
-        ({"method": "draft", "model": MODEL, "width": 2}, NotImplementedError, "width"),
+        ({"method": "draft", "model": MODEL, "width": 9}, ValueError, "width"),
         ({"method": "draft", "model": "/nowhere/at/all"}, OSError, "nowhere"),
         ({"method": "ngram", "acceptance": {"rule": "luck"}}, ValueError, "acceptance"),
     ],

@@ -59,6 +59,8 @@ constexpr Metric kMetrics[] = {
     {"tokens_accepted", kCounter, "Guessed tokens that were right", &EngineStats::tokens_accepted},
     {"speculative_steps", kCounter, "Forward passes that checked guessed tokens",
      &EngineStats::speculative_steps},
+    {"branches_linked", kCounter, "Branches of guesses that were right",
+     &EngineStats::branches_linked},
     {"preemptions", kCounter, "Times a running request gave its blocks back",
      &EngineStats::preemptions},
     {"preemptions_swapped", kCounter, "Preemptions whose KV was copied to host memory",

@@ -58,6 +58,7 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .tokens_drafted = stats.tokens_drafted,
           .tokens_accepted = stats.tokens_accepted,
           .speculative_steps = stats.speculative_steps,
+          .branches_linked = stats.branches_linked,
           .preemptions = stats.preemptions,
           .preemptions_swapped = stats.preemptions_swapped,
           .swaps_restored = stats.swaps_restored,

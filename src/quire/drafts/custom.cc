@@ -25,11 +25,11 @@ void CustomSource::propose(std::span<const DraftQuery> queries) {
   for (const DraftQuery& query : queries) {
     const std::vector<TokenId> tokens = all_tokens(query.history);
     try {
-      *query.draft = drafter_->propose(tokens, query.most);
+      *query.draft = drafter_->propose_tree(tokens, query.most, query.most_in_tree);
     } catch (const std::bad_alloc&) {
       throw;
     } catch (...) {
-      query.draft->clear();
+      clear(*query.draft);
     }
   }
 }

@@ -71,20 +71,21 @@ double RowCosts::seconds(std::int64_t rows) const {
   return time + row * (static_cast<double>(rows) - size);
 }
 
-std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows, double tokens,
-                          std::int32_t most) {
-  if (rows + most > RowCosts::kMostRows) {
-    most = static_cast<std::int32_t>(std::max<std::int64_t>(RowCosts::kMostRows - rows, 0));
-  }
-  const double plain = costs.seconds(rows);
+std::int32_t draft_length(double rate, const RowCosts& costs, const DraftChoice& choice) {
+  const std::int64_t room = std::max<std::int64_t>(RowCosts::kMostRows - choice.rows, 0);
+  const auto most =
+      static_cast<std::int32_t>(std::min<std::int64_t>(choice.most, room / choice.width));
+  const double plain = costs.seconds(choice.rows);
   if (plain == 0) {
     return most;  // nothing is known of this machine yet
   }
   std::int32_t best = 0;
   double best_gain = 0;
   for (std::int32_t count = 1; count <= most; ++count) {
-    const double lost = tokens * (costs.seconds(rows + count) / plain - 1);  // in that time
-    const double gain = expected_tokens(rate, count) - 1 - lost - kLeast * count;
+    const std::int32_t rows = count * choice.width;
+    const double lost =  // in that time
+        choice.tokens * (costs.seconds(choice.rows + rows) / plain - 1);
+    const double gain = expected_tokens(rate, count) - 1 - lost - kLeast * rows;
     if (gain > best_gain) {
       best = count;
       best_gain = gain;

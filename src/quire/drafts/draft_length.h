@@ -46,10 +46,18 @@ class RowCosts {
   double products_ = 0;
 };
 
-// Returns how many tokens to guess, at most `most`, so that a step gives the most tokens a second.
-// Without them it has `rows` rows and gives `tokens` tokens. 0 where no number pays.
-[[nodiscard]] std::int32_t draft_length(double rate, const RowCosts& costs, std::int64_t rows,
-                                        double tokens, std::int32_t most);
+// A step without guesses, and how guesses for it would be.
+struct DraftChoice {
+  std::int64_t rows = 0;
+  double tokens = 0;       // that it gives
+  std::int32_t most = 0;   // tokens one behind the other
+  std::int32_t width = 1;  // rows that each of them takes
+};
+
+// Returns how many tokens to guess one behind the other, so that a step gives the most tokens a
+// second. 0 where no number pays.
+[[nodiscard]] std::int32_t draft_length(double rate, const RowCosts& costs,
+                                        const DraftChoice& choice);
 
 // Returns how many of `drafted` tokens, and the one behind them, a step gives at this rate.
 [[nodiscard]] double expected_tokens(double rate, std::int32_t drafted);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/drafts/guess.h"
 #include "quire/types.h"
 
 namespace quire::drafts {
@@ -26,8 +27,10 @@ struct DraftHistory {
 struct DraftQuery {
   RequestId request;
   DraftHistory history;
-  std::int32_t most = 0;          // tokens
-  std::vector<TokenId>* draft{};  // gets them; empty before
+  std::int32_t most = 0;  // tokens one behind the other
+  // Tokens in all. A source that only knows chains does without the more.
+  std::int32_t most_in_tree = 0;
+  Guess* draft{};  // gets them; empty before
 };
 
 // Thread rule: the engine thread.

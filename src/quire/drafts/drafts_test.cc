@@ -1,15 +1,20 @@
 // Guesses by hand-made histories, options by their texts, lengths by hand-made costs.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quire/drafter.h"
 #include "quire/drafts/draft_length.h"
 #include "quire/drafts/draft_source.h"
+#include "quire/drafts/guess.h"
+#include "quire/drafts/guess_tree.h"
 #include "quire/drafts/ngram.h"
 #include "quire/drafts/options.h"
 #include "quire/drafts/suffix.h"
@@ -25,11 +30,11 @@ using Ids = std::vector<TokenId>;
 Ids guess_of(DraftSource& source, const Ids& own, std::int32_t most,
              const std::vector<Ids>& pieces = {}, const std::string& tenant = "") {
   std::vector<std::span<const TokenId>> prompt(pieces.begin(), pieces.end());
-  Ids draft;
+  Guess draft;
   const DraftQuery query{
       .history = {.prompt = prompt, .own = own, .tenant = tenant}, .most = most, .draft = &draft};
   source.propose({&query, 1});
-  return draft;
+  return draft.tokens;
 }
 
 TEST(Ngrams, GuessWhatFollowedTheLongestMatch) {
@@ -123,7 +128,8 @@ TEST(SpeculationText, IsRefusedByTheNameOfWhatIsWrong) {
            {R"({"method": "ngram", "max_tokens": true})", "max_tokens"},
            {R"({"method": "ngram", "adapt": 1})", "adapt"},
            {R"({"method": "draft"})", "model"},
-           {R"({"method": "draft", "model": "m", "width": 2})", "width", ErrorCode::kUnsupported},
+           {R"({"method": "draft", "model": "m", "width": 9})", "width",
+            ErrorCode::kInvalidArgument},
            {R"({"method": "ngram", "acceptance": {"rule": "luck"}})", "acceptance"},
            {R"({"method": "ngram", "acceptance": {"rule": "threshold"}})", "p"},
            {R"({"method": "ngram", "acceptance": {"rule": "threshold", "p": 2}})", "p"},
@@ -149,11 +155,11 @@ RowCosts costs_of(double row) {
 }
 
 TEST(DraftLengths, GrowWithTheRateAndShrinkWithTheCost) {
-  EXPECT_EQ(draft_length(0.9, costs_of(0), 1, 1, 8), 8);
-  EXPECT_EQ(draft_length(0.0, costs_of(0.1), 1, 1, 8), 0);
-  const std::int32_t likely = draft_length(0.9, costs_of(0.1), 1, 1, 8);
-  EXPECT_GT(likely, draft_length(0.5, costs_of(0.1), 1, 1, 8));
-  EXPECT_GT(likely, draft_length(0.9, costs_of(1), 1, 1, 8));
+  EXPECT_EQ(draft_length(0.9, costs_of(0), {.rows = 1, .tokens = 1, .most = 8}), 8);
+  EXPECT_EQ(draft_length(0.0, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}), 0);
+  const std::int32_t likely = draft_length(0.9, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8});
+  EXPECT_GT(likely, draft_length(0.5, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}));
+  EXPECT_GT(likely, draft_length(0.9, costs_of(1), {.rows = 1, .tokens = 1, .most = 8}));
 }
 
 TEST(DraftLengths, AreNothingWhereRowsCostAsMuchAsTokens) {
@@ -161,12 +167,13 @@ TEST(DraftLengths, AreNothingWhereRowsCostAsMuchAsTokens) {
   for (std::int64_t rows = 1; rows <= 80; ++rows) {
     costs.add(rows, static_cast<double>(rows));
   }
-  EXPECT_EQ(draft_length(0.8, costs, 64, 64, 8), 0);
+  EXPECT_EQ(draft_length(0.8, costs, {.rows = 64, .tokens = 64, .most = 8}), 0);
 }
 
 TEST(DraftLengths, AreTheMostWhileNothingIsKnown) {
-  EXPECT_EQ(draft_length(0.5, RowCosts(), 1, 1, 8), 8);
-  EXPECT_EQ(draft_length(0.9, RowCosts(), RowCosts::kMostRows, 1, 8), 0);
+  EXPECT_EQ(draft_length(0.5, RowCosts(), {.rows = 1, .tokens = 1, .most = 8}), 8);
+  EXPECT_EQ(draft_length(0.9, RowCosts(), {.rows = RowCosts::kMostRows, .tokens = 1, .most = 8}),
+            0);
 }
 
 TEST(RowCosts, AreALineThroughWhatWasMeasured) {
@@ -231,6 +238,91 @@ TEST(Acceptances, TryAgainAfterLongerAndLongerSilence) {
     acceptance.note(2, 0);
   }
   EXPECT_EQ(waits, (std::vector<int>{32, 64, 128}));
+}
+
+TEST(Guesses, AChainIsOneBranch) {
+  const Guess chain{.tokens = {5, 6, 7}, .parents = {}};
+  const auto branches = branches_of(chain);
+  ASSERT_EQ(branches.size(), 1U);
+  EXPECT_EQ(branches[0].parent, -1);
+  EXPECT_EQ(branches[0].count, 3);
+  EXPECT_EQ(path_to(chain, 2), (std::vector<std::int32_t>{0, 1, 2}));
+  EXPECT_TRUE(branches_of(Guess()).empty());
+}
+
+//   5 - 6 - 7
+//    \- 8 - 9
+//   3
+TEST(Guesses, ATreeHasABranchForEachWayOn) {
+  const Guess tree{.tokens = {5, 6, 7, 8, 9, 3}, .parents = {-1, 0, 1, 0, 3, -1}};
+  const auto branches = branches_of(tree);
+  ASSERT_EQ(branches.size(), 3U);
+  EXPECT_EQ(branches[0].count, 3);
+  EXPECT_EQ(branches[1].parent, 0);
+  EXPECT_EQ(branches[1].first, 3);
+  EXPECT_EQ(branches[1].count, 2);
+  EXPECT_EQ(branches[1].depth, 1);
+  EXPECT_EQ(branches[2].parent, -1);
+  EXPECT_EQ(branches[2].depth, 0);
+  EXPECT_EQ(path_to(tree, 4), (std::vector<std::int32_t>{0, 3, 4}));
+}
+
+TEST(Guesses, AreCutAtTheFirstTokenThatIsOutOfOrder) {
+  const auto left_of = [](std::vector<std::int32_t> parents) {
+    Guess guess{.tokens = Ids(parents.size(), 1), .parents = std::move(parents)};
+    cut(guess, 9);
+    EXPECT_TRUE(guess.tokens.size() == guess.parents.size());
+    return guess.tokens.size();
+  };
+  EXPECT_EQ(left_of({-1, 0, 1, 0, 3, -1}), 6U);
+  EXPECT_EQ(left_of({-1, 0, -1, 0}), 3U) << "behind a token that is not on the path";
+  EXPECT_EQ(left_of({0}), 0U);
+  EXPECT_EQ(left_of({-1, 2, 1}), 1U);
+  EXPECT_EQ(left_of({-1, -2}), 1U);
+  Guess odd{.tokens = {1, 2, 3}, .parents = {-1}};
+  cut(odd, 9);
+  EXPECT_EQ(odd.tokens, Ids{1});
+}
+
+// Returns logits of four tokens with these probabilities.
+std::vector<float> logits_of(const std::vector<double>& shares) {
+  std::vector<float> logits;
+  for (const double share : shares) {
+    logits.push_back(static_cast<float>(std::log(share)) + 3);
+  }
+  return logits;
+}
+
+TEST(GuessTrees, HaveAStemAndTheLikeliestTokensBesideIt) {
+  GuessTree tree({.levels = 2, .tokens = 4, .width = 2});
+  tree.grow(-1, logits_of({0.1, 0.5, 0.35, 0.05}));  // 1 on the stem, 2 beside it
+  const std::vector<std::int32_t> tips = tree.take_tips();
+  ASSERT_EQ(tips.size(), 2U);
+  EXPECT_EQ(tree.token(tips[0]), 1);
+  EXPECT_EQ(tree.token(tips[1]), 2);
+  tree.grow(tips[0], logits_of({0.6, 0.2, 0.15, 0.05}));  // 0 on the stem; 1 has 0.5 * 0.2
+  tree.grow(tips[1], logits_of({0.05, 0.05, 0.1, 0.8}));  // 3 has 0.35 * 0.8
+  EXPECT_TRUE(tree.take_tips().empty());
+  Guess guess;
+  tree.write(guess);
+  EXPECT_EQ(guess.tokens, (Ids{1, 0, 2, 3}));
+  EXPECT_EQ(guess.parents, (std::vector<std::int32_t>{-1, 0, -1, 2}));
+}
+
+TEST(GuessTrees, OfAsManyTokensAsLevelsAreTheGreedyChain) {
+  GuessTree tree({.levels = 3, .tokens = 3, .width = 4});
+  std::vector<std::int32_t> tips = {-1};
+  for (const TokenId likeliest : {2, 0, 3}) {
+    std::vector<double> shares(4, 0.2);
+    shares[static_cast<std::size_t>(likeliest)] = 0.4;
+    tree.grow(tips.front(), logits_of(shares));
+    tips = tree.take_tips();
+  }
+  EXPECT_TRUE(tips.empty());
+  Guess guess;
+  tree.write(guess);
+  EXPECT_EQ(guess.tokens, (Ids{2, 0, 3}));
+  EXPECT_EQ(branches_of(guess).size(), 1U);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ void NgramSource::propose(std::span<const DraftQuery> queries) {
     if (best.length >= static_cast<std::size_t>(min_match_)) {
       const bool repeats = best.text.data() == own.data();
       const auto rest = static_cast<std::int32_t>(best.text.size() - best.end);
-      follow(best, repeats ? query.most : std::min(query.most, rest), *query.draft);
+      follow(best, repeats ? query.most : std::min(query.most, rest), query.draft->tokens);
     }
   }
 }

@@ -20,6 +20,7 @@ using base::JsonView;
 
 constexpr std::int32_t kMostTokens = 64;
 constexpr std::int32_t kMostMatch = 16;
+constexpr std::int32_t kMostWidth = 8;
 
 // A method, what it guesses at most by default, and its keys beside those of all methods.
 struct MethodKind {
@@ -31,7 +32,7 @@ struct MethodKind {
 constexpr MethodKind kMethods[] = {{"ngram", Method::kNgram, 8, "min_match"},
                                    {"suffix", Method::kSuffix, 16, ""},
                                    {"draft", Method::kDraft, 4, "model, width"},
-                                   {"custom", Method::kCustom, 8, ""}};
+                                   {"custom", Method::kCustom, 8, "width"}};
 
 Error wrong(std::string_view key, JsonView value, std::string_view allowed) {
   return {.code = ErrorCode::kInvalidArgument,
@@ -98,12 +99,7 @@ Status read_key(std::string_view key, JsonView value, SpeculationOptions& option
     return read_count(key, value, kMostMatch, options.min_match);
   }
   if (key == "width") {
-    std::int32_t width = 0;
-    QUIRE_TRY_STATUS(read_count(key, value, kMostTokens, width));
-    return width == 1 ? Status()
-                      : Status(ErrorCode::kUnsupported,
-                               base::str_cat("speculate: a width of ", width,
-                                             " (a tree of guesses) is not supported; use 1"));
+    return read_count(key, value, kMostWidth, options.width);
   }
   if (key == "model") {
     if (!value.is_string() || value.as_string().empty()) {

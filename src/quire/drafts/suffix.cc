@@ -82,7 +82,7 @@ void SuffixSource::propose(std::span<const DraftQuery> queries) {
         look_in(own, *text);
       }
     }
-    follow(query.most, *query.draft);
+    follow(query.most, query.draft->tokens);
   }
 }
 

@@ -101,10 +101,10 @@ void ActiveRequest::assume(std::span<const TokenId> draft) {
   assumed_ = draft.size();
 }
 
-void ActiveRequest::note_drafts(std::int32_t drafted, std::int32_t accepted) {
-  output_.usage.drafted_tokens += drafted;
-  output_.usage.accepted_tokens += accepted;
-  acceptance_.note(drafted, accepted);
+void ActiveRequest::note_drafts(const DraftCounts& counts) {
+  output_.usage.drafted_tokens += counts.tokens;
+  output_.usage.accepted_tokens += counts.accepted;
+  acceptance_.note(counts.longest, counts.accepted);
 }
 
 std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {

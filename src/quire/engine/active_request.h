@@ -125,8 +125,13 @@ class ActiveRequest {
   [[nodiscard]] std::span<const TokenId> assumed() const {
     return std::span(sampled_).last(assumed_);
   }
-  // Notes how many assumed tokens were computed, and how many of those the output has.
-  void note_drafts(std::int32_t drafted, std::int32_t accepted);
+  // Counts of the assumed tokens of a step.
+  struct DraftCounts {
+    std::int32_t tokens = 0;    // computed
+    std::int32_t longest = 0;   // those of them that stood one behind the other
+    std::int32_t accepted = 0;  // those that the output has
+  };
+  void note_drafts(const DraftCounts& counts);
   // Notes that tokens may be taken that the model would not have chosen.
   void note_lossy() { output_.reuse.grade = ReuseGrade::kApproximate; }
   [[nodiscard]] drafts::Acceptance& acceptance() { return acceptance_; }

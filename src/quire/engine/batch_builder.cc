@@ -44,8 +44,8 @@ void BatchBuilder::add_run(const sched::ScheduledRun& run, std::span<const Token
   const RowRange rows = {.first = static_cast<std::int32_t>(token_ids_.size()),
                          .count = run.count,
                          .position = open.start_position + open.num_tokens};
-  const auto known =
-      ledger.sequences().tokens(run.sequence).subspan(static_cast<std::size_t>(run.first));
+  const auto all = ledger.sequences().tokens(run.sequence);
+  const auto known = all.subspan(std::min(all.size(), static_cast<std::size_t>(run.first)));
   const auto tokens = known.first(std::min(known.size(), static_cast<std::size_t>(run.count)));
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   token_ids_.insert(token_ids_.end(), assumed.begin(), assumed.end());
@@ -174,13 +174,17 @@ void BatchBuilder::add_own_blocks() {
 const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledRun> runs,
                                                std::span<const std::int32_t> logit_rows,
                                                const kv::Ledger& ledger,
-                                               std::span<const std::span<const TokenId>> assumed) {
+                                               const AssumedRows& assumed) {
   clear();
   slots_.begin(ledger.config());
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto first_row = static_cast<std::int32_t>(token_ids_.size());
     const auto first_logit = static_cast<std::int32_t>(logit_rows_.size());
-    add_run(runs[i], assumed.empty() ? std::span<const TokenId>() : assumed[i], ledger);
+    add_run(runs[i], assumed.tokens.empty() ? std::span<const TokenId>() : assumed.tokens[i],
+            ledger);
+    if (!assumed.ancestors.empty()) {
+      slots_.add_copies(open_.back(), assumed.ancestors[i]);
+    }
     for (std::int32_t row = runs[i].count - logit_rows[i]; row < runs[i].count; ++row) {
       logit_rows_.push_back(first_row + row);
     }
@@ -200,6 +204,7 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
             .num_formats = std::max(entries_.num_formats(), slots_.num_formats()),
             .slot_formats = slots_.formats(),
             .seals = slots_.seals(),
+            .copies = slots_.copies(),
             .entries = entries_.entries(),
             .logit_rows = logit_rows_};
   return batch_;

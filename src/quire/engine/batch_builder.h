@@ -24,6 +24,15 @@ struct LogitRange {
   std::int32_t count = 0;
 };
 
+// Rows whose tokens the ledger does not know. Views, each empty or [runs].
+struct AssumedRows {
+  // Tokens behind those that the ledger knows.
+  std::span<const std::span<const TokenId>> tokens = {};
+  // Rows of other runs that are the last tokens before a run's own, whose KV it needs in its
+  // blocks.
+  std::span<const std::span<const std::int32_t>> ancestors = {};
+};
+
 // Makes every sealed run (a segment in use) one entry with the rows of all sequences that see it.
 // Does the same with every stretch of whole canonical pieces that open runs have in common. The
 // step reads it once whoever shares it with whom (cascade attention of any number of levels).
@@ -42,13 +51,13 @@ class BatchBuilder {
   explicit BatchBuilder(bool share = true, std::int32_t shared_tokens = attention::kPieceTokens)
       : share_(share), shared_tokens_(shared_tokens) {}
 
-  // Builds a batch. The last `logit_rows[i]` rows of run i have their logits computed. `assumed[i]`
-  // are tokens behind those that the ledger knows; empty: of no run. Any other unknown token is 0.
-  // The batch borrows from this object and is valid until the next call. Cost: O(rows + blocks of
-  // the sequences).
-  [[nodiscard]] const model::ForwardBatch& build(
-      std::span<const sched::ScheduledRun> runs, std::span<const std::int32_t> logit_rows,
-      const kv::Ledger& ledger, std::span<const std::span<const TokenId>> assumed = {});
+  // Builds a batch. The last `logit_rows[i]` rows of run i have their logits computed. A token that
+  // neither the ledger nor `assumed` knows is 0. The batch borrows from this object and is valid
+  // until the next call. Cost: O(rows + blocks of the sequences).
+  [[nodiscard]] const model::ForwardBatch& build(std::span<const sched::ScheduledRun> runs,
+                                                 std::span<const std::int32_t> logit_rows,
+                                                 const kv::Ledger& ledger,
+                                                 const AssumedRows& assumed = {});
 
   // Returns the ranges of logits [runs] of the last build.
   [[nodiscard]] std::span<const LogitRange> logit_ranges() const { return logit_ranges_; }

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,10 +16,13 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/drafts/draft_source.h"
+#include "quire/drafts/guess_tree.h"
+#include "quire/drafts/options.h"
 #include "quire/engine/bundle_options.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/model/forward_batch.h"
@@ -53,9 +57,10 @@ Status check_alike(const ModelBundle& draft, const std::string& name, const Mode
 }  // namespace
 
 Result<std::unique_ptr<DraftModel>> DraftModel::open(const kernels::KernelContext& context,
-                                                     const std::string& model,
+                                                     const drafts::SpeculationOptions& options,
                                                      const std::string& dtype,
                                                      const ModelBundle& large) {
+  const std::string& model = options.model;
   BundleOptions how;
   how.dtype = dtype;
   QUIRE_TRY(ModelBundle bundle, open_model(context, model, how));
@@ -66,7 +71,7 @@ Result<std::unique_ptr<DraftModel>> DraftModel::open(const kernels::KernelContex
                  .message = base::str_cat("speculate: the draft model ", base::quoted(model),
                                           " has layers that carry a state; give one without")};
   }
-  return std::unique_ptr<DraftModel>(new DraftModel(std::move(bundle), model));
+  return std::unique_ptr<DraftModel>(new DraftModel(std::move(bundle), options));
 }
 
 tensor::KVGeometry DraftModel::geometry(std::int32_t block_tokens) const {
@@ -192,27 +197,62 @@ bool DraftModel::compute_most(SeqId sequence) {
   return true;
 }
 
-// Appends the most likely token to each guess. Those that are long enough are done.
-void DraftModel::guess_next(std::span<const float> logits) {
-  const auto vocab = static_cast<std::size_t>(decoder().config().vocab_size);
-  for (std::size_t i = 0; i < asked_.size(); ++i) {
-    const std::span<const float> row = logits.subspan(i * vocab, vocab);
-    const auto token = static_cast<TokenId>(std::ranges::max_element(row) - row.begin());
-    asked_[i].query->draft->push_back(token);
-    ledger_->sequences().append(asked_[i].sequence, token);
-  }
-  std::erase_if(asked_, [](const Asked& asked) {
-    return std::ssize(*asked.query->draft) >= asked.query->most;
+// Closes the sequences of a guess that are not the request's own.
+void DraftModel::close_forks(Asked& asked) {
+  const SeqId own = sequences_.at(asked.query->request.value);
+  std::erase_if(asked.tips, [&](const Asked::Tip& tip) {
+    if (tip.sequence != own) {
+      ledger_->sequences().close(tip.sequence);
+    }
+    return tip.sequence != own;
   });
+}
+
+SeqId DraftModel::fork(SeqId sequence) {
+  forks_.emplace_back();
+  forks_.back() = ledger_->sequences().fork(sequence);
+  return forks_.back();
+}
+
+// Grows a guess by the logits [tips] of its sequences. Each token behind which it grows on gets a
+// sequence: the first one that of the token before it, others forks of that.
+void DraftModel::grow(Asked& asked, std::span<const float> logits) {
+  kv::Sequences& sequences = ledger_->sequences();
+  const auto vocab = static_cast<std::size_t>(decoder().config().vocab_size);
+  const std::vector<Asked::Tip> grown = std::exchange(asked.tips, {});
+  for (std::size_t i = 0; i < grown.size(); ++i) {
+    asked.tree.grow(grown[i].token, logits.subspan(i * vocab, vocab));
+  }
+  const SeqId own = sequences_.at(asked.query->request.value);
+  for (const std::int32_t token : asked.tree.take_tips()) {
+    const std::int32_t parent = asked.tree.parent(token);
+    const auto from = std::ranges::find(grown, parent, &Asked::Tip::token)->sequence;
+    const bool first = asked.tips.empty();  // of the stem, and so of the request's own sequence
+    asked.tips.push_back({.sequence = first ? own : fork(from), .token = token});
+  }
+  for (const Asked::Tip& tip : asked.tips) {
+    sequences.append(tip.sequence, asked.tree.token(tip.token));
+  }
+  for (const Asked::Tip& tip : grown) {
+    if (tip.sequence != own) {
+      sequences.close(tip.sequence);
+    }
+  }
 }
 
 void DraftModel::propose(std::span<const drafts::DraftQuery> queries) {
   close_all_but(queries);
+  for (const SeqId left : std::exchange(forks_, {})) {  // by a call that ran out of memory, too
+    ledger_->sequences().close(left);
+  }
   asked_.clear();
   for (const drafts::DraftQuery& query : queries) {
     const std::optional<SeqId> sequence = follow(query);
     if (sequence && compute_most(*sequence)) {
-      asked_.push_back({.query = &query, .sequence = *sequence});
+      asked_.push_back({.query = &query,
+                        .tree = drafts::GuessTree(
+                            {.levels = query.most, .tokens = query.most_in_tree, .width = width_}),
+                        .tips = {{.sequence = *sequence}}});
     } else {
       forget(query.request);
     }
@@ -220,20 +260,52 @@ void DraftModel::propose(std::span<const drafts::DraftQuery> queries) {
   while (!asked_.empty()) {
     runs_.clear();
     for (const Asked& asked : asked_) {
-      runs_.push_back({.request = asked.query->request,
-                       .sequence = asked.sequence,
-                       .first = ledger_->sequences().num_computed(asked.sequence),
-                       .count = pending(asked.sequence),
-                       .samples = true});
+      for (const Asked::Tip& tip : asked.tips) {
+        runs_.push_back({.request = asked.query->request,
+                         .sequence = tip.sequence,
+                         .first = ledger_->sequences().num_computed(tip.sequence),
+                         .count = pending(tip.sequence),
+                         .samples = true});
+      }
     }
     const Result<std::span<float>> logits = compute(runs_, 1);
-    if (logits.ok()) {
-      guess_next(*logits);
-    } else {  // the others may have room without the last one
-      forget(asked_.back().query->request);
-      asked_.pop_back();
+    if (!logits.ok()) {
+      give_up_some();
+      continue;
+    }
+    const auto vocab = static_cast<std::size_t>(decoder().config().vocab_size);
+    std::size_t next = 0;
+    for (Asked& asked : asked_) {
+      const std::size_t count = asked.tips.size();
+      grow(asked, logits->subspan(next * vocab, count * vocab));
+      next += count;
+    }
+    finish_grown();
+  }
+}
+
+// Writes the guesses that do not grow on.
+void DraftModel::finish_grown() {
+  std::erase_if(asked_, [](const Asked& asked) {
+    if (asked.tips.empty()) {
+      asked.tree.write(*asked.query->draft);
+    }
+    return asked.tips.empty();
+  });
+}
+
+// Drops the forks of the last guess that has some. Where none has, ends the last guess: others may
+// have room without it.
+void DraftModel::give_up_some() {
+  for (Asked& asked : std::views::reverse(asked_)) {
+    if (asked.tips.size() > 1) {
+      close_forks(asked);
+      return;
     }
   }
+  asked_.back().tree.write(*asked_.back().query->draft);
+  forget(asked_.back().query->request);
+  asked_.pop_back();
 }
 
 }  // namespace quire::engine

@@ -15,10 +15,13 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/drafts/draft_source.h"
+#include "quire/drafts/guess_tree.h"
+#include "quire/drafts/options.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/kernel_context.h"
@@ -36,10 +39,11 @@ namespace quire::engine {
 class DraftModel final : public drafts::DraftSource {
  public:
   // Opens a model, on the CPU. kInvalidArgument where its tokenizer is not that of `large`.
-  // kUnsupported for a model whose layers carry a state. Errors of open_model().
+  // kUnsupported for a model whose layers carry a state. Guesses have up to `width` tokens side by
+  // side. Errors of open_model().
   [[nodiscard]] static Result<std::unique_ptr<DraftModel>> open(
-      const kernels::KernelContext& context, const std::string& model, const std::string& dtype,
-      const ModelBundle& large);
+      const kernels::KernelContext& context, const drafts::SpeculationOptions& options,
+      const std::string& dtype, const ModelBundle& large);
 
   // Returns the bytes of its part of `budget`, where the large model's blocks have `large_bytes`.
   [[nodiscard]] std::int64_t part_of(std::int64_t budget, std::int64_t large_bytes,
@@ -53,13 +57,19 @@ class DraftModel final : public drafts::DraftSource {
   [[nodiscard]] std::int32_t blocks_in_use() const { return ledger_->counts().blocks_in_use; }
 
  private:
+  // A guess in the making. Its sequences end in tokens behind which it grows next.
   struct Asked {
     const drafts::DraftQuery* query = nullptr;
-    SeqId sequence;
+    drafts::GuessTree tree;
+    struct Tip {
+      SeqId sequence;
+      std::int32_t token = -1;  // of the tree; -1: the last certain one
+    };
+    std::vector<Tip> tips;  // on the request's own sequence first, then on forks of it
   };
 
-  DraftModel(ModelBundle bundle, std::string name)
-      : bundle_(std::move(bundle)), name_(std::move(name)) {}
+  DraftModel(ModelBundle bundle, const drafts::SpeculationOptions& options)
+      : bundle_(std::move(bundle)), name_(options.model), width_(options.width) {}
   [[nodiscard]] tensor::KVGeometry geometry(std::int32_t block_tokens) const;
   [[nodiscard]] model::Decoder& decoder() {
     return *bundle_.decoder;  // NOLINT(bugprone-unchecked-optional-access): open() made it
@@ -70,17 +80,23 @@ class DraftModel final : public drafts::DraftSource {
   [[nodiscard]] Result<std::span<float>> compute(std::span<const sched::ScheduledRun> runs,
                                                  std::int32_t logit_rows);
   [[nodiscard]] std::int32_t pending(SeqId sequence) const;
-  void guess_next(std::span<const float> logits);
+  void grow(Asked& asked, std::span<const float> logits);
+  [[nodiscard]] SeqId fork(SeqId sequence);
+  void close_forks(Asked& asked);
+  void finish_grown();
+  void give_up_some();
 
   ModelBundle bundle_;
   const std::string name_;
+  const std::int32_t width_;
   std::optional<kv_store::PagedPool> pool_;
   std::unique_ptr<kv::Ledger> ledger_;
   std::vector<tensor::PagedKVView> views_;  // [layers]
   BatchBuilder builder_;
   std::unordered_map<std::uint64_t, SeqId> sequences_;  // by request
   std::vector<Asked> asked_;                            // queries that go on
-  std::vector<sched::ScheduledRun> runs_;               // [asked]
+  std::vector<SeqId> forks_;                            // that guesses have opened
+  std::vector<sched::ScheduledRun> runs_;               // [tips of all]
   std::vector<std::int32_t> logit_rows_;                // [runs]
   std::vector<kv::Growth> growths_;                     // [runs]
 };

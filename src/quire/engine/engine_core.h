@@ -94,6 +94,7 @@ struct EngineStats {
   std::int64_t steps_ahead = 0;     // steps that were launched while the one before still ran
   std::int64_t tokens_drafted = 0;  // assumed rows that steps have computed
   std::int64_t tokens_accepted = 0;
+  std::int64_t branches_linked = 0;  // that were right, whose blocks their requests took
   std::int64_t speculative_steps = 0;
   std::int64_t preemptions = 0;
   std::int64_t preemptions_swapped = 0;

@@ -34,6 +34,9 @@ void RowSlots::begin(const kv::LedgerConfig& config) {
   formats_.clear();
   seals_.clear();
   own_blocks_.clear();
+  copied_rows_.clear();
+  copy_slots_.clear();
+  copy_formats_.clear();
 }
 
 std::span<const std::uint8_t> RowSlots::formats() const {
@@ -51,6 +54,32 @@ void RowSlots::add(const kv::RunView& open, RowRange rows) {
         {.first = rows.first + before, .count = next - token, .position = rows.position + before});
     token = next;
   }
+}
+
+void RowSlots::add_copies(const kv::RunView& open, std::span<const std::int32_t> rows) {
+  std::int32_t token = open.num_tokens - static_cast<std::int32_t>(rows.size());
+  for (const std::int32_t row : rows) {
+    const std::int32_t index = token / block_tokens_;
+    kv::FormatId format = open.format;
+    BlockId block;
+    if (!opens(open.format)) {
+      block = open.blocks[static_cast<std::size_t>(index)];
+    } else {
+      const auto found = std::ranges::find(open.open_blocks, index, &kv::OpenBlock::index);
+      QUIRE_CHECK(found != open.open_blocks.end(), "a copied row has no block");
+      block = found->block.id;
+      format = found->block.format();
+    }
+    copied_rows_.push_back(row);
+    copy_slots_.push_back({.block = block.value, .offset = token % block_tokens_});
+    copy_formats_.push_back(format.value);
+    num_formats_ = std::max(num_formats_, static_cast<std::uint8_t>(format.value + 1));
+    ++token;
+  }
+}
+
+model::RowCopies RowSlots::copies() const {
+  return {.rows = copied_rows_, .slots = copy_slots_, .formats = copy_formats_};
 }
 
 // Adds the rows of one block of the run.

@@ -38,12 +38,16 @@ class RowSlots {
   void begin(const kv::LedgerConfig& config);
   // Adds slots for rows of an open run, of which `open.num_tokens` tokens are stored.
   void add(const kv::RunView& open, RowRange rows);
+  // Adds copies of other runs' rows, which are the tokens of an open run before its own rows.
+  // Precondition: they fill no block that is written when it is full.
+  void add_copies(const kv::RunView& open, std::span<const std::int32_t> rows);
 
   // Returns whether a format is written block by block.
   [[nodiscard]] bool opens(kv::FormatId format) const { return opens_[format.value]; }
   [[nodiscard]] std::span<const tensor::KVSlot> slots() const { return slots_; }
   // Returns the formats of the slots [rows]; empty if all are the pool's own.
   [[nodiscard]] std::span<const std::uint8_t> formats() const;
+  [[nodiscard]] model::RowCopies copies() const;
   // Returns how many formats the slots name: one more than the last.
   [[nodiscard]] std::uint8_t num_formats() const { return num_formats_; }
   [[nodiscard]] std::span<const model::BlockSeal> seals() const { return seals_; }
@@ -62,6 +66,9 @@ class RowSlots {
   std::vector<std::uint8_t> formats_;
   std::vector<model::BlockSeal> seals_;
   std::vector<OwnBlock> own_blocks_;
+  std::vector<std::int32_t> copied_rows_;
+  std::vector<tensor::KVSlot> copy_slots_;
+  std::vector<std::uint8_t> copy_formats_;
 };
 
 }  // namespace quire::engine

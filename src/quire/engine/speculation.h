@@ -12,7 +12,9 @@
 #include "quire/drafter.h"
 #include "quire/drafts/draft_length.h"
 #include "quire/drafts/draft_source.h"
+#include "quire/drafts/guess.h"
 #include "quire/drafts/options.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -32,11 +34,15 @@ class Speculation {
   [[nodiscard]] drafts::Acceptance& overall() { return overall_; }
 
   // Arrays of a step, kept between steps.
-  std::vector<std::vector<TokenId>> guesses;                   // [runs]
+  std::vector<drafts::Guess> guesses;                          // [runs]
   std::vector<std::vector<std::span<const TokenId>>> prompts;  // [runs] pieces of composed prompts
   std::vector<drafts::DraftQuery> queries;
-  std::vector<std::int32_t> wanted;               // [runs] tokens
-  std::vector<std::span<const TokenId>> assumed;  // [runs] tokens of assumed rows
+  std::vector<std::int32_t> wanted;  // [runs] tokens
+  std::int64_t rows_left = 0;        // that the plan has for branches
+  // [runs and branches]: the rows themselves, tokens of assumed ones, and rows before them.
+  std::vector<sched::ScheduledRun> all_runs;
+  std::vector<std::span<const TokenId>> assumed;
+  std::vector<std::span<const std::int32_t>> ancestors;
   bool asked = false;        // true: somebody was to have a guess in the last plan
   bool found = false;        // true: somebody had one
   std::int32_t skipped = 0;  // steps launched ahead since then

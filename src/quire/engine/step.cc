@@ -17,6 +17,7 @@
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/step_branches.h"
 #include "quire/engine/step_choices.h"
 #include "quire/engine/step_drafts.h"
 #include "quire/engine/step_loads.h"
@@ -165,6 +166,7 @@ bool plan_step(Step& step) {
   for (const sched::ScheduledRun& run : step.now.runs) {
     step.now.requests.push_back(&step.requests.at(run.request));
   }
+  open_branches(step);
   return !step.now.runs.empty();
 }
 
@@ -173,8 +175,11 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   for (std::size_t i = 0; i < running.runs.size(); ++i) {
     step.wanted_logits.push_back(logit_rows(step, running.runs[i], running.requests[i]->request()));
   }
-  model::ForwardBatch batch = step.builder.build(running.runs, step.wanted_logits, step.core.ledger,
-                                                 assumed_tokens(step, running));
+  for (const StepBranch& branch : running.branches) {
+    step.wanted_logits.push_back(branch.rows.count);
+  }
+  model::ForwardBatch batch = step.builder.build(all_runs(step, running), step.wanted_logits,
+                                                 step.core.ledger, assumed_rows(step, running));
   QUIRE_TRY_STATUS(add_states(step, running, batch));
   running.logits.assign(step.builder.logit_ranges().begin(), step.builder.logit_ranges().end());
   const std::vector<KvGate::LoadRef> awaited = awaited_loads(step, running.runs);
@@ -248,6 +253,7 @@ void settle_step(Step& step) {
 }
 
 void deliver_step(Step& step) {
+  close_branches(step, step.now);
   step.stats.refresh(step.core, step.requests.waiting_since());
   step.stats.measure(step.core.counters);
   for (ActiveRequest* active : step.touched) {
@@ -265,6 +271,7 @@ void deliver_step(Step& step) {
 
 void drop_steps(Step& step) {
   step.core.decoder().abandon();
+  close_branches(step, step.now);
   step.now.clear();
   step.next.clear();
 }

@@ -7,11 +7,14 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
+#include "quire/drafts/guess.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/speculation.h"
+#include "quire/engine/step_branches.h"
 #include "quire/engine/step_state.h"
 #include "quire/engine/stored_rows.h"
 #include "quire/kernels/choice.h"
@@ -49,6 +52,18 @@ void offer_choice(Step& step, const ActiveRequest& active, std::int32_t row, std
   }
 }
 
+// Makes the tokens up to the end of a branch those that its request assumes, so that penalties see
+// them and no others.
+void assume_path(Step& step, const StepBranch& branch) {
+  const drafts::Guess& guess = step.speculation->guesses[branch.run];
+  std::vector<TokenId> path;
+  for (const std::int32_t token :
+       drafts::path_to(guess, branch.tokens.first + branch.tokens.count - 1)) {
+    path.push_back(guess.tokens[static_cast<std::size_t>(token)]);
+  }
+  step.now.requests[branch.run]->assume(path);
+}
+
 // Returns the token that the device has chosen for a row.
 sampling::SampledToken chosen_token(Step& step, std::size_t row,
                                     std::optional<std::int32_t> logprobs) {
@@ -76,61 +91,143 @@ void take_instead(sampling::SampledToken& token, TokenId id, double share,
   }
 }
 
+// Assumed rows that stand one behind the other, without those that their format cannot hold.
+struct Stretch {
+  std::span<const TokenId> tokens;
+  std::int32_t first_token = 0;  // of them in the guess
+  std::int32_t first_logit =
+      0;  // row of the logits behind the token before them, if that is theirs
+};
+
 // The rows of one run whose tokens are chosen.
 struct RunRows {
   Step& step;
   std::size_t index;                // of the run
-  std::span<const TokenId> chosen;  // [rows] by the device, -1: not; empty: it chooses none
-  std::span<float> logits;          // [rows][vocabulary]
+  std::span<const TokenId> chosen;  // [logit rows] by the device, -1: not; empty: it chooses none
+  std::span<float> logits;          // [logit rows][vocabulary]
 
-  [[nodiscard]] bool all_chosen() const {
-    return !chosen.empty() && std::ranges::find(chosen, -1) == chosen.end();
-  }
+  [[nodiscard]] bool all_chosen() const;
   // Fills the run's place of Step::sampled.
   void sample(sampling::Sampler& sampler) const;
 
  private:
-  [[nodiscard]] Result<sampling::SampledToken> choose(std::int32_t row,
+  [[nodiscard]] ActiveRequest& active() const { return *step.now.requests[index]; }
+  [[nodiscard]] std::span<float> logits_of(std::int32_t row) const {
+    const std::size_t vocab = vocab_of(step);
+    return logits.subspan(static_cast<std::size_t>(row) * vocab, vocab);
+  }
+  [[nodiscard]] Stretch own_stretch() const;
+  [[nodiscard]] Stretch stretch_of(std::size_t branch) const;
+  [[nodiscard]] std::optional<std::size_t> branch_behind(std::int32_t token, TokenId id) const;
+  [[nodiscard]] Result<sampling::SampledToken> choose(std::int32_t row, std::int32_t assumed,
                                                       sampling::Sampler& sampler) const;
 };
 
-Result<sampling::SampledToken> RunRows::choose(std::int32_t row, sampling::Sampler& sampler) const {
-  const ActiveRequest& active = *step.now.requests[index];
+bool RunRows::all_chosen() const {
+  const auto holds = [&](const LogitRange& range) {
+    const auto rows = chosen.subspan(static_cast<std::size_t>(range.first),
+                                     static_cast<std::size_t>(range.count));
+    return std::ranges::find(rows, -1) == rows.end();
+  };
+  const RunningStep& now = step.now;
+  bool all = !chosen.empty() && holds(now.logits[index]);
+  for (std::size_t i = 0; i < now.branches.size() && all; ++i) {
+    all = now.branches[i].run != index || holds(now.logits[now.runs.size() + i]);
+  }
+  return all;
+}
+
+Stretch RunRows::own_stretch() const {
+  const std::int32_t usable = usable_assumed_rows(step, step.now.runs[index], index);
+  return {.tokens = active().assumed().first(static_cast<std::size_t>(usable)),
+          .first_token = 0,
+          .first_logit = step.now.logits[index].first};
+}
+
+Stretch RunRows::stretch_of(std::size_t branch) const {
+  const StepBranch& of = step.now.branches[branch];
+  const std::int32_t usable = usable_rows(step, of.first_row, of.rows.count);
+  return {
+      .tokens =
+          of.tokens_of(step.speculation->guesses[index]).first(static_cast<std::size_t>(usable)),
+      .first_token = of.tokens.first,
+      .first_logit = step.now.logits[step.now.runs.size() + branch].first - 1};
+}
+
+// Returns the branch that goes on with `id` behind a token of the guess.
+std::optional<std::size_t> RunRows::branch_behind(std::int32_t token, TokenId id) const {
+  for (std::size_t i = 0; i < step.now.branches.size(); ++i) {
+    const StepBranch& branch = step.now.branches[i];
+    if (branch.run == index && branch.tokens.parent == token) {
+      const Stretch stretch = stretch_of(i);
+      if (!stretch.tokens.empty() && stretch.tokens.front() == id) {
+        return i;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// Chooses the token of a row of logits, which is behind so many assumed tokens.
+Result<sampling::SampledToken> RunRows::choose(std::int32_t row, std::int32_t assumed,
+                                               sampling::Sampler& sampler) const {
   const auto at = static_cast<std::size_t>(row);
   if (!chosen.empty() && chosen[at] >= 0) {
-    return chosen_token(step, static_cast<std::size_t>(step.now.logits[index].first) + at,
-                        active.request().params.logprobs);
+    return chosen_token(step, at, active().request().params.logprobs);
   }
-  return sampler.sample(logits.subspan(at * vocab_of(step), vocab_of(step)),
-                        active.sample_context(row));
+  return sampler.sample(logits_of(row), active().sample_context(assumed));
 }
 
 void RunRows::sample(sampling::Sampler& sampler) const {
-  const sched::ScheduledRun& run = step.now.runs[index];
   SampledRun& sampled = step.sampled[index];
-  const std::span<const TokenId> assumed = step.now.requests[index]->assumed();
-  const std::optional<double> threshold = threshold_of(step, run);
-  const std::int32_t usable = usable_assumed_rows(step, run, index);
-  for (std::int32_t row = 0; row <= usable; ++row) {
-    const auto at = static_cast<std::size_t>(row);
-    const double share = threshold && row < usable
-                             ? sampling::probability_of(
-                                   logits.subspan(at * vocab_of(step), vocab_of(step)), assumed[at])
-                             : 0;
-    Result<sampling::SampledToken> token = choose(row, sampler);
+  const std::optional<double> threshold = threshold_of(step, step.now.runs[index]);
+  Stretch on = own_stretch();
+  for (std::size_t taken = 0;; ++sampled.right) {
+    const std::int32_t row = on.first_logit + static_cast<std::int32_t>(taken);
+    const bool may_take = threshold && taken < on.tokens.size();
+    const double share = may_take ? sampling::probability_of(logits_of(row), on.tokens[taken]) : 0;
+    Result<sampling::SampledToken> token = choose(row, sampled.right, sampler);
     if (!token.ok()) {
       sampled.status = std::move(token).error();
       return;
     }
-    if (threshold && row < usable && share >= *threshold) {
-      take_instead(*token, assumed[at], share, step.now.requests[index]->request().params.logprobs);
+    if (may_take && share >= *threshold) {
+      take_instead(*token, on.tokens[taken], share, active().request().params.logprobs);
     }
-    const bool right = row < usable && token->id == assumed[at];
+    const TokenId id = token->id;
     sampled.tokens.push_back(std::move(token).value());
-    if (!right) {
+    if (taken < on.tokens.size() && id == on.tokens[taken]) {
+      ++taken;
+      continue;
+    }
+    const auto last = on.first_token + static_cast<std::int32_t>(taken) - 1;
+    const std::optional<std::size_t> branch = branch_behind(last, id);
+    if (!branch) {
       return;
     }
-    ++sampled.right;
+    assume_path(step, step.now.branches[*branch]);
+    sampled.branch = branch;
+    on = stretch_of(*branch);
+    taken = 1;
+  }
+}
+
+// Offers the choices of the tokens on branches.
+void offer_branches(Step& step, const RunningStep& running) {
+  for (std::size_t i = 0; i < running.branches.size(); ++i) {
+    const StepBranch& branch = running.branches[i];
+    const sched::ScheduledRun& run = running.runs[branch.run];
+    if (threshold_of(step, run)) {
+      continue;
+    }
+    ActiveRequest& active = *running.requests[branch.run];
+    const std::vector<TokenId> own(active.assumed().begin(), active.assumed().end());
+    assume_path(step, branch);
+    for (std::int32_t row = 0; row < branch.rows.count; ++row) {
+      offer_choice(step, active, running.logits[running.runs.size() + i].first + row,
+                   branch.tokens.depth + 1 + row);
+    }
+    active.assume(own);
   }
 }
 
@@ -152,6 +249,7 @@ void offer_choices(Step& step, RunningStep& running, model::ForwardBatch& batch)
     }
     apart += sampling::penalises(active.request().params) ? 0 : 1;
   }
+  offer_branches(step, running);
   running.chosen_apart = apart == running.runs.size();
   batch.choices = step.choices;
   batch.changes = step.changes;
@@ -171,12 +269,7 @@ void sample_step(Step& step, std::span<float> logits) {
   const std::size_t vocab = vocab_of(step);
   step.sampled.resize(std::max(step.sampled.size(), runs.size()));
   const auto rows_of = [&](std::size_t i) {
-    const auto first = static_cast<std::size_t>(step.now.logits[i].first);
-    const auto count = static_cast<std::size_t>(step.now.logits[i].count);
-    return RunRows{.step = step,
-                   .index = i,
-                   .chosen = chosen.empty() ? chosen : chosen.subspan(first, count),
-                   .logits = logits.subspan(first * vocab, count * vocab)};
+    return RunRows{.step = step, .index = i, .chosen = chosen, .logits = logits};
   };
   const auto samples = [&](std::size_t i) {
     return runs[i].samples && step.now.requests[i] != nullptr && step.sampled[i].empty();
@@ -186,9 +279,12 @@ void sample_step(Step& step, std::span<float> logits) {
     step.sampled[i].clear();
     ActiveRequest* active = step.now.requests[i];
     const RunRows rows = rows_of(i);
-    if (active != nullptr && active->kind() != RequestKind::kGenerate && !rows.logits.empty()) {
-      const std::int32_t first = runs[i].first + runs[i].count - step.now.logits[i].count;
-      active->add_logits(first, rows.logits, static_cast<std::int64_t>(vocab));
+    const LogitRange& own = step.now.logits[i];
+    if (active != nullptr && active->kind() != RequestKind::kGenerate && own.count > 0) {
+      const auto begin = static_cast<std::size_t>(own.first) * vocab;
+      active->add_logits(runs[i].first + runs[i].count - own.count,
+                         logits.subspan(begin, static_cast<std::size_t>(own.count) * vocab),
+                         static_cast<std::int64_t>(vocab));
     }
     if (samples(i) && rows.all_chosen()) {
       rows.sample(step.samplers.front());
@@ -219,13 +315,20 @@ bool accept_sampled(Step& step, const sched::ScheduledRun& run, std::size_t inde
       break;
     }
   }
+  const auto right = static_cast<std::int32_t>(
+      std::min(static_cast<std::size_t>(sampled.right), step.accepted.size()));
+  if (sampled.branch && right > step.now.branches[*sampled.branch].tokens.depth) {
+    take_branch(step, run, step.now.branches[*sampled.branch]);
+  }
   step.core.scheduler.complete(run, std::span<const TokenId>(step.accepted));
   if (run.assumed > 0) {
-    const auto right = static_cast<std::int32_t>(
-        std::min(static_cast<std::size_t>(sampled.right), step.accepted.size()));
-    active.note_drafts(run.assumed, right);
+    std::int32_t drafted = run.assumed;
+    for (const StepBranch& branch : step.now.branches) {
+      drafted += branch.run == index ? branch.rows.count : 0;
+    }
+    active.note_drafts({.tokens = drafted, .longest = run.assumed, .accepted = right});
     step.speculation->overall().note(run.assumed, right);
-    step.core.counters.tokens_drafted += run.assumed;
+    step.core.counters.tokens_drafted += drafted;
     step.core.counters.tokens_accepted += right;
   }
   return ends;

@@ -9,6 +9,7 @@
 #include "quire/base/ids.h"
 #include "quire/drafts/draft_length.h"
 #include "quire/drafts/draft_source.h"
+#include "quire/drafts/guess.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/speculation.h"
@@ -37,8 +38,10 @@ PlannedWork work_of(const sched::StepPlan& plan) {
   return work;
 }
 
-// Returns how many tokens to guess for a request.
-std::int32_t length_for(Speculation& speculation, ActiveRequest& active, const PlannedWork& work) {
+// Returns how many tokens to guess for a request, one behind the other, if `width` stand side by
+// side.
+std::int32_t length_for(Speculation& speculation, ActiveRequest& active, const PlannedWork& work,
+                        std::int32_t width) {
   const SamplingParams& params = active.request().params;
   const std::int64_t left = params.max_tokens - static_cast<std::int64_t>(active.num_sampled()) - 1;
   const auto most = static_cast<std::int32_t>(
@@ -50,8 +53,9 @@ std::int32_t length_for(Speculation& speculation, ActiveRequest& active, const P
   }
   drafts::Acceptance& acceptance = active.acceptance();
   acceptance.begin(speculation.overall());
-  const std::int32_t length =
-      drafts::draft_length(acceptance.rate(), speculation.costs(), work.rows, work.tokens, most);
+  const std::int32_t length = drafts::draft_length(
+      acceptance.rate(), speculation.costs(),
+      {.rows = work.rows, .tokens = work.tokens, .most = most, .width = width});
   if (length > 0) {
     return length;
   }
@@ -73,12 +77,22 @@ drafts::DraftHistory history_of(Step& step, const ActiveRequest& active, SeqId s
           .tenant = active.request().salt};
 }
 
-// Cuts a guess at what is no token of the model, and at the length that was asked for.
-void cut(std::vector<TokenId>& guess, std::int32_t most, std::int32_t vocab) {
+// Returns how many tokens a guess has one behind the other, each the first one there.
+std::int32_t stem_of(const drafts::Guess& guess) {
+  const std::vector<drafts::Branch> branches = drafts::branches_of(guess);
+  return branches.empty() ? 0 : branches.front().count;
+}
+
+// Cuts a guess at what is no token of the model, and at the sizes that were asked for.
+void cut_guess(const drafts::DraftQuery& query, std::int32_t vocab) {
+  drafts::Guess& guess = *query.draft;
   const auto bad =
-      std::ranges::find_if(guess, [vocab](TokenId id) { return id < 0 || id >= vocab; });
-  guess.erase(bad, guess.end());
-  guess.resize(std::min(guess.size(), static_cast<std::size_t>(most)));
+      std::ranges::find_if(guess.tokens, [vocab](TokenId id) { return id < 0 || id >= vocab; });
+  const std::ptrdiff_t most = guess.parents.empty() ? query.most : query.most_in_tree;
+  drafts::cut(guess, static_cast<std::size_t>(std::min(bad - guess.tokens.begin(), most)));
+  if (stem_of(guess) > query.most) {
+    drafts::cut(guess, static_cast<std::size_t>(query.most));
+  }
 }
 
 }  // namespace
@@ -93,7 +107,10 @@ void draft_tokens(Step& step) {
   const bool logs = !step.core.ledger.points().exist() || !step.core.paged_pool.on_device();
   const bool quiet = logs && !step.plan.preempts() && step.plan.admit.empty();
   const PlannedWork work = work_of(step.plan);
+  // Models with states have no branches (step_branches.cc).
+  const std::int32_t width = step.core.ledger.points().exist() ? 1 : speculation.options().width;
   speculation.asked = false;
+  speculation.rows_left = 0;
   speculation.queries.clear();
   speculation.wanted.assign(runs.size(), 0);
   speculation.guesses.resize(std::max(speculation.guesses.size(), runs.size()));
@@ -101,15 +118,17 @@ void draft_tokens(Step& step) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     ActiveRequest& active = step.requests.at(runs[i].request);
     active.assume({});
-    speculation.guesses[i].clear();
+    drafts::clear(speculation.guesses[i]);
     const auto sequence = step.core.scheduler.sequence(runs[i].request);
     const bool guesses = quiet && runs[i].samples && runs[i].count == 1;
-    const std::int32_t most = guesses && sequence ? length_for(speculation, active, work) : 0;
+    const std::int32_t most =
+        guesses && sequence ? length_for(speculation, active, work, width) : 0;
     if (most > 0 && sequence) {
       speculation.queries.push_back(
           {.request = runs[i].request,
            .history = history_of(step, active, *sequence, speculation.prompts[i]),
            .most = most,
+           .most_in_tree = most * width,
            .draft = &speculation.guesses[i]});
     }
   }
@@ -121,35 +140,21 @@ void draft_tokens(Step& step) {
   speculation.skipped = 0;
   speculation.source().propose(speculation.queries);
   for (const drafts::DraftQuery& query : speculation.queries) {
-    cut(*query.draft, query.most, step.core.decoder().config().vocab_size);
+    cut_guess(query, step.core.decoder().config().vocab_size);
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    speculation.wanted[i] = static_cast<std::int32_t>(speculation.guesses[i].size());
+    speculation.wanted[i] = stem_of(speculation.guesses[i]);
     speculation.found = speculation.found || speculation.wanted[i] > 0;
   }
-  step.core.scheduler.assume(step.plan, speculation.wanted);
+  speculation.rows_left = step.core.scheduler.assume(step.plan, speculation.wanted);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     ActiveRequest& active = step.requests.at(runs[i].request);
     active.assume(
-        std::span(speculation.guesses[i]).first(static_cast<std::size_t>(runs[i].assumed)));
+        std::span(speculation.guesses[i].tokens).first(static_cast<std::size_t>(runs[i].assumed)));
     if (runs[i].assumed > 0 && speculation.options().threshold) {
       active.note_lossy();
     }
   }
-}
-
-std::span<const std::span<const TokenId>> assumed_tokens(Step& step, const RunningStep& running) {
-  if (step.speculation == nullptr) {
-    return {};
-  }
-  std::vector<std::span<const TokenId>>& assumed = step.speculation->assumed;
-  assumed.clear();
-  for (std::size_t i = 0; i < running.runs.size(); ++i) {
-    const auto count = static_cast<std::size_t>(running.runs[i].assumed);
-    assumed.push_back(count == 0 ? std::span<const TokenId>()
-                                 : running.requests[i]->assumed().first(count));
-  }
-  return assumed;
 }
 
 bool wants_drafts(Step& step) {

@@ -5,8 +5,6 @@
 // Thread rule: the engine thread.
 #pragma once
 
-#include <span>
-
 #include "quire/base/ids.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/step_state.h"
@@ -17,9 +15,6 @@ namespace quire::engine {
 // Guesses what follows the runs of `plan`, which is fresh, and adds assumed rows for it. The
 // requests know the tokens (ActiveRequest::assumed).
 void draft_tokens(Step& step);
-// Returns the tokens of the assumed rows [runs]; nothing where there are none.
-[[nodiscard]] std::span<const std::span<const TokenId>> assumed_tokens(Step& step,
-                                                                       const RunningStep& running);
 // Returns whether the step behind `now` shall be planned, so that tokens can be guessed for it.
 [[nodiscard]] bool wants_drafts(Step& step);
 // Notes what `now` has cost.

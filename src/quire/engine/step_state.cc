@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/engine/active_request.h"
@@ -26,6 +25,7 @@ void RunningStep::clear() {
 void SampledRun::clear() {
   tokens.clear();
   right = 0;
+  branch.reset();
   status = {};
 }
 
@@ -34,9 +34,14 @@ void RunningStep::forget(ActiveRequest* ended) {
 }
 
 std::int64_t rows_of(const RunningStep& running) {
-  return std::accumulate(
-      running.runs.begin(), running.runs.end(), std::int64_t{0},
-      [](std::int64_t sum, const sched::ScheduledRun& run) { return sum + run.count; });
+  std::int64_t rows = 0;
+  for (const sched::ScheduledRun& run : running.runs) {
+    rows += run.count;
+  }
+  for (const StepBranch& branch : running.branches) {
+    rows += branch.rows.count;
+  }
+  return rows;
 }
 
 Step::Step(EngineCore& of, RequestTable& table, StatsSnapshot& shown, EngineThread& on,

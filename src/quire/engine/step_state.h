@@ -20,6 +20,7 @@
 
 #include "quire/base/stopwatch.h"
 #include "quire/device/cpu/thread_pool.h"
+#include "quire/drafts/guess.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
@@ -40,11 +41,27 @@
 
 namespace quire::engine {
 
+// Assumed rows of a step beside those of a run itself (step_branches.h).
+struct StepBranch {
+  std::size_t run = 0;                  // index of the run
+  drafts::Branch tokens;                // of the run's guess
+  std::int32_t first_row = 0;           // of the batch
+  sched::ScheduledRun rows;             // on a fork of the run's sequence
+  std::vector<std::int32_t> ancestors;  // rows of the batch that are before it, uncertain or new
+
+  // Returns its part of the guess.
+  [[nodiscard]] std::span<const TokenId> tokens_of(const drafts::Guess& guess) const {
+    return std::span(guess.tokens)
+        .subspan(static_cast<std::size_t>(tokens.first), static_cast<std::size_t>(tokens.count));
+  }
+};
+
 // A step from its plan until its tokens are booked.
 struct RunningStep {
   std::vector<sched::ScheduledRun> runs;        // empty: there is no such step
+  std::vector<StepBranch> branches;             // behind the runs in the batch
   std::vector<ActiveRequest*> requests;         // [runs]; null for one that has ended meanwhile
-  std::vector<LogitRange> logits;               // [runs]
+  std::vector<LogitRange> logits;               // [runs and branches]
   std::vector<kernels::KVErrorSums> kv_errors;  // [rows], where somebody measures them
   bool launched = false;
   bool ahead = false;         // true: launched while the step before was still running
@@ -55,13 +72,14 @@ struct RunningStep {
   void forget(ActiveRequest* ended);
 };
 
-// Counts the rows of a step.
+// Counts the rows of a step, its branches' too.
 [[nodiscard]] std::int64_t rows_of(const RunningStep& running);
 
 // The tokens that a run has given.
 struct SampledRun {
   std::vector<sampling::SampledToken> tokens;  // behind its certain rows, in order
   std::int32_t right = 0;                      // those of them that were assumed
+  std::optional<std::size_t> branch;           // that has the last right one; none: the run itself
   Status status;                               // error of the row behind them
   [[nodiscard]] bool empty() const { return tokens.empty() && status.ok(); }
   void clear();  // keeps its memory

@@ -53,15 +53,19 @@ Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t inde
   return found == rows.end() ? Status() : model::kv_refused(run.first + (found - rows.begin()));
 }
 
-std::int32_t usable_assumed_rows(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+std::int32_t usable_rows(Step& step, std::int32_t first_row, std::int32_t count) {
   const std::span<const std::uint8_t> refused = step.core.decoder().last_refused();
-  if (refused.empty() || run.assumed == 0) {
-    return run.assumed;
+  if (refused.empty() || count == 0) {
+    return count;
   }
-  const auto rows = refused.subspan(
-      first_row(step.now, index) + static_cast<std::size_t>(run.count - run.assumed),
-      static_cast<std::size_t>(run.assumed));
+  const auto rows =
+      refused.subspan(static_cast<std::size_t>(first_row), static_cast<std::size_t>(count));
   return static_cast<std::int32_t>(std::ranges::find(rows, std::uint8_t{1}) - rows.begin());
+}
+
+std::int32_t usable_assumed_rows(Step& step, const sched::ScheduledRun& run, std::size_t index) {
+  const auto first = static_cast<std::int32_t>(first_row(step.now, index));
+  return usable_rows(step, first + run.count - run.assumed, run.assumed);
 }
 
 bool measures_kv(const Step& step, const RunningStep& running) {

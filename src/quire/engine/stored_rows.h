@@ -17,7 +17,9 @@ namespace quire::engine {
 [[nodiscard]] bool measures_kv(const Step& step, const RunningStep& running);
 // Returns an error if the format of KV cannot hold what run `index` of the step has computed.
 [[nodiscard]] Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t index);
-// Returns how many assumed rows of a run stand before one that the format of KV cannot hold.
+// Returns how many of `count` rows of the batch stand before one that the format of KV cannot hold.
+[[nodiscard]] std::int32_t usable_rows(Step& step, std::int32_t first_row, std::int32_t count);
+// Returns how many assumed rows of a run do.
 [[nodiscard]] std::int32_t usable_assumed_rows(Step& step, const sched::ScheduledRun& run,
                                                std::size_t index);
 // Tells the request's observer what storing the run's KV has changed, if that was measured.

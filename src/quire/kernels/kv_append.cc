@@ -65,10 +65,11 @@ void load_head(const KernelContext& context, const KVAppendParams& params, std::
                int head, Head& k, Head& v) {
   const auto head_dim = static_cast<std::size_t>(params.head_dim);
   const std::ptrdiff_t first = std::ptrdiff_t{head} * params.head_dim;
-  const float* from_k = params.k.data() + token * params.k_stride + first;
-  const float* from_v = params.v.data() + token * params.v_stride + first;
+  const std::int64_t row = params.row_of(token);
+  const float* from_k = params.k.data() + row * params.k_stride + first;
+  const float* from_v = params.v.data() + row * params.v_stride + first;
   if (params.rotary != nullptr) {
-    rotate_head(context, *params.rotary, token, {from_k, head_dim}, {k.data(), head_dim});
+    rotate_head(context, *params.rotary, row, {from_k, head_dim}, {k.data(), head_dim});
   } else {
     std::copy_n(from_k, head_dim, k.data());
   }
@@ -117,7 +118,8 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
 }
 
 void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
-  const auto tokens = static_cast<std::int64_t>(params.slots.size());
+  const std::int64_t num_rows =
+      params.rows.empty() ? std::ssize(params.slots) : std::ranges::max(params.rows) + 1;
   const std::int64_t width = std::int64_t{view.kv_heads} * params.head_dim;
   QUIRE_CHECK(params.refused.empty() || params.refused.size() == params.slots.size(),
               "a flag for every token, or none");
@@ -130,15 +132,17 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
   QUIRE_CHECK(params.head_dim <= view.head_dim && view.head_dim <= kMaxHeadDim,
               "head larger than the cache's");
   QUIRE_CHECK(
-      static_cast<std::int64_t>(params.k.size()) >= (tokens - 1) * params.k_stride + width &&
-          static_cast<std::int64_t>(params.v.size()) >= (tokens - 1) * params.v_stride + width,
+      static_cast<std::int64_t>(params.k.size()) >= (num_rows - 1) * params.k_stride + width &&
+          static_cast<std::int64_t>(params.v.size()) >= (num_rows - 1) * params.v_stride + width,
       "keys or values are short");
   if (params.rotary != nullptr) {
     const auto half = static_cast<std::size_t>(params.rotary->half);
     QUIRE_CHECK(2 * params.rotary->half <= params.head_dim, "rotation wider than the head");
-    QUIRE_CHECK(params.rotary->cos.size() >= params.slots.size() * half,
+    QUIRE_CHECK(params.rotary->cos.size() >= static_cast<std::size_t>(num_rows) * half,
                 "one row of the rotary table per token");
   }
+  QUIRE_CHECK(params.rows.empty() || params.rows.size() == params.slots.size(),
+              "a row for every token, or none");
   QUIRE_CHECK(params.formats.empty() || params.formats.size() == params.slots.size(),
               "a format of every token, or of none");
   for (std::size_t token = 0; token < params.slots.size(); ++token) {

@@ -20,6 +20,8 @@ struct KVAppendParams {
   int head_dim = 0;
   const RotaryTable* rotary = nullptr;    // row t belongs to token t
   std::span<const tensor::KVSlot> slots;  // [T], distinct
+  // [T] or empty: rows of k, v and the rotary table that the tokens are, which may come twice.
+  std::span<const std::int32_t> rows = {};
   // [T] or empty: set to 1 for a token whose K or V the format cannot hold (kv_codes.h), and left
   // as it is for others. Zeros are stored for it.
   std::span<std::uint8_t> refused = {};
@@ -29,6 +31,9 @@ struct KVAppendParams {
   std::span<const std::uint8_t> formats = {};
   std::uint8_t format = 0;
 
+  [[nodiscard]] std::int64_t row_of(std::int64_t token) const {
+    return rows.empty() ? token : rows[static_cast<std::size_t>(token)];
+  }
   // Returns whether a token is stored by this call.
   [[nodiscard]] bool stores(std::size_t token) const {
     return formats.empty() || formats[token] == format;

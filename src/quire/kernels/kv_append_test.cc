@@ -175,6 +175,38 @@ TEST_P(KVAppendTest, NoRotaryTableMeansNoRotation) {
   }
 }
 
+TEST_P(KVAppendTest, ARowIsStoredWhereverATokenNamesIt) {
+  const std::vector<float> k = test::random_floats(3 * 32, 4);
+  const std::vector<float> v = test::random_floats(3 * 32, 5);
+  RotaryConfig config;
+  config.inverse_frequencies.assign(8, 0.3);
+  RotaryTable rotary;
+  rotary.fill(context(), config, std::vector<std::int32_t>{4, 5, 6});
+  KVAppendParams params{.k = k, .v = v, .k_stride = 32, .v_stride = 32, .head_dim = 32};
+  params.rotary = &rotary;
+  const std::vector<tensor::KVSlot> once = {{0, 0}, {0, 1}, {0, 2}};
+  Cache wanted(DType::kFloat32, 4, 32, 1, 2);
+  params.slots = once;
+  kv_append(context(), params, wanted.view());
+  const std::vector<tensor::KVSlot> slots = {{1, 3}, {0, 1}, {1, 0}};
+  const std::vector<std::int32_t> rows = {2, 0, 2};
+  params.slots = slots;
+  params.rows = rows;
+  Cache cache(DType::kFloat32, 4, 32, 1, 2);
+  kv_append(context(), params, cache.view());
+  for (std::size_t token = 0; token < rows.size(); ++token) {
+    const auto from = static_cast<std::size_t>(rows[token]);
+    for (const bool key : {true, false}) {
+      for (int d = 0; d < 32; ++d) {
+        ASSERT_EQ(std::memcmp(&cache.bytes()[cache.place(key, 0, slots[token], d)],
+                              &wanted.bytes()[wanted.place(key, 0, once[from], d)], 4),
+                  0)
+            << token << " " << d;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, KVAppendTest, test::every_isa(), test::isa_test_name);
 
 TEST(KVAppendDeath, SlotsOutsideTheCacheAreCaught) {

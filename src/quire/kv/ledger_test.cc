@@ -219,6 +219,30 @@ TEST(Ledger, RoomStaysWithTheOriginalOfAFork) {
   expect_consistent(ledger);
 }
 
+TEST(Ledger, ForksExchangeTheBlocksThatTheyWrite) {
+  Ledger ledger({.num_blocks = 8, .block_tokens = 4});
+  kv::Sequences sequences = ledger.sequences();
+  const SeqId first = computed(ledger, tokens_of(6));
+  sequences.append(first, 6);
+  ASSERT_TRUE(sequences.extend(first, 3).ok());
+  const SeqId second = sequences.fork(first);
+  ASSERT_TRUE(sequences.extend(second, 2).ok());
+  EXPECT_EQ(ledger.take_copies().size(), 1U) << "of the block that both would write";
+  const Ids own = block_ids(ledger, first);
+  const Ids other = block_ids(ledger, second);
+  sequences.exchange_kv(first, second);
+  EXPECT_EQ(block_ids(ledger, first), other);
+  EXPECT_EQ(block_ids(ledger, second), own);
+  sequences.close(second);
+  sequences.append(first, 7);
+  sequences.advance(first, 2);
+  expect_consistent(ledger);
+  EXPECT_EQ(ledger.counts().blocks_in_use, 2);
+  sequences.close(first);
+  const SeqId later = sequences.open(tokens_of(9), true);
+  EXPECT_EQ(block_ids(ledger, later), other) << "what it wrote is found";
+}
+
 TEST(Ledger, RollbackReturnsBlocksAndKeepsThePrefix) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId id = computed(ledger, tokens_of(14));

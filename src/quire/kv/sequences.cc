@@ -6,8 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
@@ -176,6 +178,19 @@ SeqId Sequences::fork(SeqId id) {
     *states = state_->states_of(id)->fork();
   }
   return copy;
+}
+
+void Sequences::exchange_kv(SeqId a, SeqId b) {
+  Sequence& one = state_->sequence(a);
+  Sequence& other = state_->sequence(b);
+  QUIRE_CHECK(one.tokens().size() == other.tokens().size() &&
+                  one.num_computed() == other.num_computed() &&
+                  one.open().format == other.open().format && !state_->states.exist(),
+              "sequences exchange the KV of other tokens");
+  std::swap(one, other);  // all else is alike but the session
+  const SessionRef session = one.session();
+  one.assign(other.session());
+  other.assign(session);
 }
 
 Status Sequences::rollback(SeqId id, std::int32_t length) {

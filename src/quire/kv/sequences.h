@@ -82,6 +82,9 @@ class Sequences {
   // written when they are full, KV of a length inside of such a block ends before it. The tokens
   // from there on are computed again, with the same bits.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
+  // Exchanges the blocks of two sequences, and the room in them. Precondition: one is a fork of the
+  // other, neither has tokens or KV that the other lacks, and they have no states.
+  void exchange_kv(SeqId a, SeqId b);
   // Closes every sequence opened since `mark`. Allocates nothing.
   void close_since(LedgerMark mark);
 

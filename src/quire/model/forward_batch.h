@@ -30,6 +30,14 @@ struct BlockSeal {
   std::int32_t last_row = 0;  // row of the batch that fills the block
 };
 
+// Rows of the step whose KV is stored in a second place, too. Rows of another branch of a guess see
+// it there. All views, [copies].
+struct RowCopies {
+  std::span<const std::int32_t> rows;     // of the batch
+  std::span<const tensor::KVSlot> slots;  // other ones than those of rows
+  std::span<const std::uint8_t> formats;  // of the slots
+};
+
 // A state that is kept as it is behind a row.
 struct StateCapture {
   std::int32_t row = 0;  // row of the batch
@@ -91,6 +99,7 @@ struct ForwardBatch {
   std::uint8_t num_formats = 1;
   std::span<const std::uint8_t> slot_formats = {};  // [T] or empty: all slots have the first format
   std::span<const BlockSeal> seals = {};            // in any order
+  RowCopies copies = {};                            // on the CPU alone
   std::span<const attention::Entry> entries;        // attention; every row is in at least one entry
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending

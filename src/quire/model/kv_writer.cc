@@ -17,6 +17,26 @@ void KVWriter::store(const kernels::KernelContext& context, const ForwardBatch& 
                      std::span<const tensor::PagedKVView> views, kernels::KVAppendParams rows) {
   rows.slots = batch.slots;
   rows.formats = batch.slot_formats;
+  append(context, views, rows);
+  if (!batch.copies.rows.empty()) {
+    kernels::KVAppendParams copies = rows;  // their rows say what is refused and changed
+    copies.rows = batch.copies.rows;
+    copies.slots = batch.copies.slots;
+    copies.formats = batch.copies.formats;
+    copies.refused = {};
+    copies.errors = {};
+    append(context, views, copies);
+  }
+  const auto formats = static_cast<std::uint8_t>(batch.seals.empty() ? 0 : views.size());
+  for (std::uint8_t to = 0; to < formats; ++to) {
+    for (std::uint8_t from = 0; from < formats; ++from) {
+      seal(context, batch, views, rows, {from, to});
+    }
+  }
+}
+
+void KVWriter::append(const kernels::KernelContext& context,
+                      std::span<const tensor::PagedKVView> views, kernels::KVAppendParams rows) {
   rows.format = 0;
   for (const tensor::PagedKVView& view : views) {
     const bool all = rows.formats.empty() && rows.format == 0;
@@ -24,12 +44,6 @@ void KVWriter::store(const kernels::KernelContext& context, const ForwardBatch& 
       kernels::kv_append(context, rows, view);
     }
     ++rows.format;
-  }
-  const auto formats = static_cast<std::uint8_t>(batch.seals.empty() ? 0 : views.size());
-  for (std::uint8_t to = 0; to < formats; ++to) {
-    for (std::uint8_t from = 0; from < formats; ++from) {
-      seal(context, batch, views, rows, {from, to});
-    }
   }
 }
 

@@ -18,11 +18,11 @@ namespace quire::model {
 // Keeps its arrays between calls. One thread at a time; the kernels use the pool of the context.
 class KVWriter {
  public:
-  // Stores the rows of one layer, on the CPU. `rows` has keys, values and what a token adds to
-  // `refused` and `errors`; the batch has the slots and formats. Blocks that become full are stored
-  // in their format then, with all rows that they have. A block that its format cannot hold sets
-  // `refused` of the row that fills it. Precondition: `views` has a view of each format that the
-  // batch names, and with seals `refused` has an element for each row.
+  // Stores the rows of one layer and their copies, on the CPU. `rows` has keys, values and what a
+  // token adds to `refused` and `errors`; the batch has the slots and formats. Blocks that become
+  // full are stored in their format then, with all rows that they have. A block that its format
+  // cannot hold sets `refused` of the row that fills it. Precondition: `views` has a view of each
+  // format that the batch names, and with seals `refused` has an element for each row.
   void store(const kernels::KernelContext& context, const ForwardBatch& batch,
              std::span<const tensor::PagedKVView> views, kernels::KVAppendParams rows);
 
@@ -30,6 +30,8 @@ class KVWriter {
   struct Formats {
     std::uint8_t from = 0, to = 0;
   };
+  static void append(const kernels::KernelContext& context,
+                     std::span<const tensor::PagedKVView> views, kernels::KVAppendParams rows);
   void seal(const kernels::KernelContext& context, const ForwardBatch& batch,
             std::span<const tensor::PagedKVView> views, const kernels::KVAppendParams& rows,
             Formats formats);

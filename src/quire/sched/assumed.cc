@@ -74,10 +74,10 @@ RoomNeed less(const RoomNeed& all, const RoomNeed& part) {
 
 }  // namespace
 
-void assume_rows(const SchedulerState& state, std::span<const std::int32_t> wanted,
-                 StepPlan& plan) {
+std::int64_t assume_rows(const SchedulerState& state, std::span<const std::int32_t> wanted,
+                         StepPlan& plan) {
   if (plan.preempts() || !plan.admit.empty()) {
-    return;
+    return 0;
   }
   QUIRE_CHECK(wanted.size() == plan.runs.size(), "assumed rows for other runs than those planned");
   std::int64_t rows = rows_left(state, plan);
@@ -107,6 +107,7 @@ void assume_rows(const SchedulerState& state, std::span<const std::int32_t> want
       rows -= count;
     }
   }
+  return std::max<std::int64_t>(rows, 0);
 }
 
 void book(SchedulerState& state, const QueuedRequest& queued, const ScheduledRun& run,

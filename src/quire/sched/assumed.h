@@ -16,8 +16,10 @@ namespace quire::sched {
 
 // Adds up to wanted[i] assumed rows to run i, behind its last token. Runs that do not sample get
 // none, nor does a plan that admits or preempts. No run goes beyond the tokens that its request
-// may have. An assumed row never fills a block that is stored as codes once it is full.
-void assume_rows(const SchedulerState& state, std::span<const std::int32_t> wanted, StepPlan& plan);
+// may have. An assumed row never fills a block that is stored as codes once it is full. Returns how
+// many rows the plan still leaves over.
+[[nodiscard]] std::int64_t assume_rows(const SchedulerState& state,
+                                       std::span<const std::int32_t> wanted, StepPlan& plan);
 
 // Books a run of a request. `sampled` are the tokens behind its certain rows, in order: all but the
 // last were assumed, and have KV. Gives back the room that wrong tokens took.

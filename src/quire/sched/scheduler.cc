@@ -296,8 +296,8 @@ bool Scheduler::repeat(std::span<const ScheduledRun> runs, std::vector<Scheduled
   return true;
 }
 
-void Scheduler::assume(StepPlan& plan, std::span<const std::int32_t> wanted) const {
-  assume_rows(impl_->state, wanted, plan);
+std::int64_t Scheduler::assume(StepPlan& plan, std::span<const std::int32_t> wanted) const {
+  return assume_rows(impl_->state, wanted, plan);
 }
 
 void Scheduler::complete(const ScheduledRun& run, std::span<const TokenId> sampled) {

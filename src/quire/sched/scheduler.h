@@ -63,8 +63,9 @@ class Scheduler {
   // Cost: O(runs).
   [[nodiscard]] bool repeat(std::span<const ScheduledRun> runs, std::vector<ScheduledRun>& next);
 
-  // Adds up to wanted[i] assumed rows to run i of a fresh plan (assumed.h). Cost: O(running).
-  void assume(StepPlan& plan, std::span<const std::int32_t> wanted) const;
+  // Adds up to wanted[i] assumed rows to run i of a fresh plan (assumed.h). Returns how many rows
+  // are left. Cost: O(running).
+  [[nodiscard]] std::int64_t assume(StepPlan& plan, std::span<const std::int32_t> wanted) const;
 
   // Books a run after the forward pass: its KV is stored, and `sampled` is appended if run.samples.
   // All but the last of these were assumed. Ignores a request that was finished since the commit.
