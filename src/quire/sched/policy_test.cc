@@ -633,6 +633,23 @@ TEST(StepPace, IsFoundFromStepsOfAllKinds) {
   }
 }
 
+TEST(StepPace, LatenessIsWhatOneLongStepOfAHundredExceeds) {
+  PaceMeter meter;
+  std::mt19937 random(5);
+  std::normal_distribution<double> noise(1, 0.05);
+  int late = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const StepWork work = work_of(500, i % 3 == 0 ? 2 : 400 + i % 200);
+    const double seconds = (1e-3 + 1e-4 * work.rows + 1e-8 * work.pairs) * noise(random);
+    const StepPace& pace = meter.pace();
+    const double most = (pace.fixed_seconds + pace.seconds(work)) * (1 + pace.lateness);
+    late += i >= 1000 && work.rows > 2 && seconds > most ? 1 : 0;
+    meter.add(work, seconds);
+  }
+  EXPECT_NEAR(meter.pace().lateness, 0.12, 0.03);
+  EXPECT_LE(late, 40) << "of 1333 steps";
+}
+
 TEST(StepPace, RowsThatFitBecomeFewerBehindMoreTokens) {
   const StepPace pace{.row_seconds = 1e-4, .pair_seconds = 1e-8, .measured_rows = 4096};
   EXPECT_EQ(pace.rows_within(0.01, 0, 4096), 99);
