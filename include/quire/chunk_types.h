@@ -2,12 +2,15 @@
 // chunks.h works on them. Plain data. Guide: docs/chunks.md.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "quire/export.h"
@@ -117,6 +120,27 @@ struct ChunkCacheOptions {
   [[nodiscard]] QUIRE_API Status validate() const;
 };
 
+// Returns the anchor of a context that is computed behind several chunks, in this order: a system
+// chunk and contexts, or contexts alone. Each was registered behind chunks that stand before it.
+// In mode anchored the context is used so where all of them stand before it in this order, behind
+// the same system chunk. Elsewhere it is computed behind the system chunk alone, as any other.
+[[nodiscard]] inline std::string anchor_of(std::span<const std::string> chunk_ids) {
+  std::string anchor;
+  for (const std::string& id : chunk_ids) {
+    anchor += (anchor.empty() ? "" : "+") + id;
+  }
+  return anchor;
+}
+// Returns the chunks of an anchor, in order. Valid while `anchor` is.
+[[nodiscard]] inline std::vector<std::string_view> anchor_ids(std::string_view anchor) {
+  std::vector<std::string_view> ids;
+  while (!anchor.empty()) {
+    ids.push_back(anchor.substr(0, anchor.find('+')));
+    anchor.remove_prefix(std::min(ids.back().size() + 1, anchor.size()));
+  }
+  return ids;
+}
+
 // Options of one chunk. Plain data.
 struct ChunkOptions {
   // A JSON object.
@@ -128,8 +152,9 @@ struct ChunkOptions {
   bool pinned = false;
   // Chunks of a lower priority are evicted first; among equals the least recently used one.
   std::int32_t priority = 0;
-  // Id of the system chunk under which a context is computed. "": none.
-  // Not given: the tenant's system chunk that was registered last, by this call or an earlier one.
+  // Id of the system chunk under which a context is computed, or anchor_of() several chunks. "":
+  // none. Not given: the tenant's system chunk that was registered last, by this call or an earlier
+  // one.
   std::optional<std::string> anchor = {};
   // Salt of the chunk's tenant. Empty: ChunkCacheOptions::salt.
   std::string salt = {};
@@ -177,7 +202,8 @@ struct ChunkInfo {
   std::optional<double> ttl_seconds;
   bool pinned = false;
   std::int32_t priority = 0;
-  // Id of the system chunk under which the chunk was registered. "": none.
+  // Id of the system chunk under which the chunk was registered, or several ids as of anchor_of().
+  // "": none.
   std::string anchor;
   // Number of variants of the chunk's KV in memory. Each anchor makes a variant of its own; so do
   // no anchor, a BOS sink and another distance from the anchor.

@@ -121,7 +121,8 @@ class QUIRE_API ChunkedLLM {
   // Errors: kOverflow for a chunk that can never fit, kOutOfBlocks for one that does not fit now.
   // kInvalidArgument for options out of range, an anchor of a chunk that is no context, an empty
   // chunk, and ids outside of the vocabulary.
-  // kNotFound for an unknown anchor, kInvalidComposition for an anchor that is no system chunk.
+  // kNotFound for an unknown anchor, kInvalidComposition for an anchor that anchor_of() refuses or
+  // a context chunk that needs others before it.
   // kUnsupported for a text where the model has no chunk format. kCancelled when `interrupted`
   // returned true. kIo where the disk fails.
   [[nodiscard]] Result<std::string> register_chunk(const ChunkContent& chunk,

@@ -40,9 +40,17 @@ CompositionSpec Desk::compose(const Scene& scene, Positions positions) {
   const auto add = [&](const Scene::Segment& segment, ChunkType type) {
     spec.fixed.push_back(static_cast<std::int32_t>(segment.position));
     ChunkContent content{.content = segment.ids, .type = type};
-    if (type == ChunkType::kContext) {
-      content.options.anchor =
-          scene.mode == ReuseMode::kAnchored ? spec.system_chunk_id : std::string();
+    if (type == ChunkType::kContext && scene.mode == ReuseMode::kAnchored) {
+      std::vector<std::string> anchor;
+      if (scene.system) {
+        anchor.push_back(spec.system_chunk_id);
+      }
+      for (const std::int64_t before : segment.behind) {
+        anchor.push_back(spec.context_chunk_ids[static_cast<std::size_t>(before)]);
+      }
+      content.options.anchor = anchor_of(anchor);
+    } else if (type == ChunkType::kContext) {
+      content.options.anchor = "";
     }
     return must(llm.register_chunk(content));
   };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -44,6 +45,8 @@ struct Scene::Pass {
   bool anchored = false;
   std::optional<LayerRange> layers = {};
   std::optional<std::int32_t> only_layer = {};
+  // By contexts of which the first sees the second: how far from where that was computed.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> moved = {};
 
   void add(TokenId id, const Token& token) {
     ids.push_back(id);
@@ -75,10 +78,13 @@ struct Scene::Pass {
     const bool same = by.kind == of.kind && by.segment == of.segment && of.index <= by.index;
     const bool above = by.kind == Kind::kContext &&
                        (of.kind == Kind::kBos || (of.kind == Kind::kSystem && anchored));
-    if (of.fresh || !(same || above)) {
+    const auto other = by.kind == Kind::kContext && of.kind == Kind::kContext
+                           ? moved.find({by.segment, of.segment})
+                           : moved.end();
+    if (of.fresh || !(same || above || other != moved.end())) {
       return std::nullopt;
     }
-    return by.computed - of.computed;
+    return by.computed - of.computed - (other == moved.end() ? 0 : other->second);
   }
 
   Matrix run(const DenseModel& model, Watch* watch = nullptr) const {
@@ -142,9 +148,17 @@ Scene::Pass Scene::pass() const {
     put(*system, Kind::kSystem, 0, computed_in_place ? system->position : 0);
   }
   const std::int64_t before = pass.anchored ? std::ssize(system->ids) : bos_sink ? 1 : 0;
+  std::vector<std::int64_t> starts;  // where contexts were computed
   for (std::int64_t i = 0; i < std::ssize(contexts); ++i) {
     const Segment& context = contexts[static_cast<std::size_t>(i)];
-    put(context, Kind::kContext, i, computed_in_place ? context.position : before);
+    std::int64_t start = before;
+    for (const std::int64_t other :
+         pass.anchored || !system ? context.behind : std::vector<std::int64_t>()) {
+      pass.moved[{i, other}] = start - starts[static_cast<std::size_t>(other)];
+      start += std::ssize(contexts[static_cast<std::size_t>(other)].ids);
+    }
+    starts.push_back(start);
+    put(context, Kind::kContext, i, computed_in_place ? context.position : start);
   }
   for (const auto& [id, token] : again) {
     pass.add(id, token);

@@ -16,6 +16,9 @@ struct Scene {
   struct Segment {
     Ids ids;
     std::int64_t position = 0;  // where it is used
+    // Contexts before it, ascending, that it was computed behind in mode anchored, one after the
+    // other and all behind the system chunk.
+    std::vector<std::int64_t> behind = {};
   };
   std::optional<Segment> system;
   std::vector<Segment> contexts;

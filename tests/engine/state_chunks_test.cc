@@ -171,6 +171,20 @@ TEST_P(StateChunks, GiveThePlainPromptWhereOneContextStandsBehindItsAnchor) {
   }
 }
 
+TEST_P(StateChunks, GiveThePlainPromptWhereEachContextStandsBehindAllBefore) {
+  ChunkedLLM llm = open();
+  const std::vector<Ids> pieces = pieces_of({7, 33, 3, 20, 6});
+  CompositionSpec spec{.system_chunk_id = add(llm, pieces[0], ChunkType::kSystemPrompt)};
+  std::vector<std::string> anchor = {spec.system_chunk_id};
+  for (std::size_t i = 1; i + 1 < pieces.size(); ++i) {
+    anchor.push_back(
+        must(llm.register_chunk({.content = pieces[i], .options = {.anchor = anchor_of(anchor)}})));
+    spec.context_chunk_ids.push_back(anchor.back());
+  }
+  spec.query_chunk_id = add(llm, pieces.back(), ChunkType::kQuery);
+  EXPECT_LT(distance(plain_rows(llm, pieces), logits_of(llm, spec)), 2e-5);
+}
+
 TEST_P(StateChunks, HaveTheSameBitsWhateverWasRegisteredBeforeAndHowItWasCut) {
   const std::vector<Ids> pieces = pieces_of({30, 41, 3, 26, 9});
   ChunkedLLM cold = open();

@@ -1,5 +1,8 @@
 // Shows chunks as JSON.
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "objects/chunks.h"
 #include "quire/chunks.h"
@@ -13,6 +16,14 @@ json::value kv_error_json(const std::optional<KVError>& error) {
   }
   return json::object{
       {"key", error->key}, {"value", error->value}, {"bits_per_value", error->bits_per_value}};
+}
+
+json::value anchor_json(const std::string& anchor) {
+  const std::vector<std::string_view> ids = anchor_ids(anchor);
+  if (ids.size() > 1) {
+    return json::value_from(ids);
+  }
+  return anchor.empty() ? json::value(nullptr) : json::value(anchor);
 }
 
 }  // namespace
@@ -30,7 +41,7 @@ json::object chunk_json(const ChunkInfo& info, const ChunkIncludes& includes) {
   object["ttl_seconds"] = info.ttl_seconds ? json::value(*info.ttl_seconds) : json::value(nullptr);
   object["pinned"] = info.pinned;
   object["priority"] = info.priority;
-  object["anchor"] = info.anchor.empty() ? json::value(nullptr) : json::value(info.anchor);
+  object["anchor"] = anchor_json(info.anchor);
   object["num_variants"] = info.num_variants;
   object["memory_bytes"] = info.memory_bytes;
   object["kv_dtype"] = info.kv_dtype;

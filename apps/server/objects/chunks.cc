@@ -69,9 +69,11 @@ std::span<const FieldRule> content_rules() {
        .min = 1,
        .max = 2147483647},
       {.name = "anchor",
-       .kinds = kString,
-       .help = "system chunk under which a context is computed; \"\": none; default: the one "
-               "registered last"},
+       .kinds = kString | kArray,
+       .help = "system chunk under which a context is computed, or a list of it and contexts; "
+               "\"\": none; default: the one registered last",
+       .max_size = 256,
+       .elements = kString},
   };
   return rules;
 }
@@ -159,7 +161,9 @@ Checked<ChunkContent> read_content(const Services& services, const json::object&
   if (const auto layer = members.integer("keep_hidden")) {
     content.options.keep_hidden = static_cast<std::int32_t>(*layer);
   }
-  if (const auto anchor = members.text("anchor")) {
+  if (const json::array* const ids = members.array("anchor")) {
+    content.options.anchor = anchor_of(json::value_to<std::vector<std::string>>(json::value(*ids)));
+  } else if (const auto anchor = members.text("anchor")) {
     content.options.anchor = std::string(*anchor);
   }
   return content;

@@ -118,6 +118,20 @@ TEST_F(ChunkApi, PagesFollowOneAnotherWithoutGapsOrRepeats) {
   EXPECT_TRUE(none.at("first_id").is_null());
 }
 
+TEST_F(ChunkApi, AnAnchorMayBeAListOfChunks) {
+  const json::value system =
+      made("/v1/chunks", {{"content", "You keep cards."}, {"type", "system_prompt"}}, 201);
+  const json::value part = made(
+      "/v1/chunks", {{"content", "Ada lives in Foxley."}, {"anchor", system.at("chunk_id")}}, 201);
+  const json::array anchor{system.at("chunk_id"), part.at("chunk_id")};
+  const json::value next =
+      made("/v1/chunks", {{"content", "She trades in apples."}, {"anchor", anchor}}, 201);
+  EXPECT_EQ(next.at("anchor"), anchor);
+  EXPECT_EQ(part.at("anchor"), system.at("chunk_id"));
+  const auto wrong = client_.post("/v1/chunks", {{"content", "a"}, {"anchor", json::array{5}}});
+  EXPECT_THAT(param_of(*wrong), HasSubstr("anchor"));
+}
+
 TEST_F(ChunkApi, AListIsNarrowedByMetadata) {
   made("/v1/chunks", {{"content", "Red."}, {"metadata", {{"colour", "red"}}}});
   made("/v1/chunks", {{"content", "Blue."}, {"metadata", {{"colour", "blue"}}}});

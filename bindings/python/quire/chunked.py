@@ -162,7 +162,7 @@ class ChunkedLLM(Registered, LLM):
         ttl_seconds: float | None = None,
         pinned: bool = False,
         priority: int = 0,
-        anchor: str | None = None,
+        anchor: str | Sequence[str] | None = None,
         salt: str | None = None,
         kv_dtype: KVDType | None = None,
         keep_hidden: int | None = None,
@@ -180,7 +180,7 @@ class ChunkedLLM(Registered, LLM):
         ttl_seconds: float | None = None,
         pinned: bool = False,
         priority: int = 0,
-        anchor: str | None = None,
+        anchor: str | Sequence[str] | None = None,
         salt: str | None = None,
         kv_dtype: KVDType | None = None,
         keep_hidden: int | None = None,
@@ -197,7 +197,7 @@ class ChunkedLLM(Registered, LLM):
         ttl_seconds: float | None = None,
         pinned: bool = False,
         priority: int = 0,
-        anchor: str | None = None,
+        anchor: str | Sequence[str] | None = None,
         salt: str | None = None,
         kv_dtype: KVDType | None = None,
         keep_hidden: int | None = None,
@@ -211,7 +211,8 @@ class ChunkedLLM(Registered, LLM):
 
         ttl_seconds: since the last use; None: no end
         pinned, priority: never evicted; lower ones go first
-        anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered
+        anchor: id of the system chunk under which a context is computed; "": none; None: the tenant's last registered.
+            A list of ids: a composition, each behind those that it was registered behind
         kv_dtype: format of its KV; None is the pool's (`LLM(kv_dtype=)`). A pool of floats takes "int8", "fp8", "int4", too
         keep_hidden: layer at which a context keeps its hidden states, where `recompute_layers` may begin then
         progress: True shows a bar, on a terminal and in notebooks; a function gets the share of tokens that have KV

@@ -58,7 +58,7 @@ def content_of(
     ttl_seconds: float | None = None,
     pinned: bool = False,
     priority: int = 0,
-    anchor: str | None = None,
+    anchor: str | Sequence[str] | None = None,
     salt: str | None = None,
     kv_dtype: str | None = None,
     keep_hidden: int | None = None,
@@ -72,7 +72,7 @@ def content_of(
     _set(options, "ttl_seconds", ttl_seconds)
     _set_flag(options, "pinned", pinned)
     _set(options, "priority", priority)
-    _set(options, "anchor", anchor)
+    _set(options, "anchor", "+".join(anchor) if isinstance(anchor, (list, tuple)) else anchor)
     options.salt = to_salt(salt)
     if isinstance(kv_dtype, str) and not kv_dtype:
         raise ValueError('kv_dtype "" names no format; None stands for that of the pool')

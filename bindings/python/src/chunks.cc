@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -64,6 +65,12 @@ nb::object describe(const std::optional<KVError>& error) {
   return dict;
 }
 
+// Returns None, the id of a system chunk, or a list of ids.
+nb::object describe_anchor(const std::string& anchor) {
+  const std::vector<std::string_view> ids = anchor_ids(anchor);
+  return ids.size() > 1 ? nb::cast(ids) : nb::object(or_none(anchor));
+}
+
 nb::dict describe(const ChunkInfo& chunk) {
   nb::dict dict;
   dict["chunk_id"] = chunk.chunk_id;
@@ -78,7 +85,7 @@ nb::dict describe(const ChunkInfo& chunk) {
   dict["ttl_seconds"] = chunk.ttl_seconds;
   dict["pinned"] = chunk.pinned;
   dict["priority"] = chunk.priority;
-  dict["anchor"] = or_none(chunk.anchor);
+  dict["anchor"] = describe_anchor(chunk.anchor);
   dict["num_variants"] = chunk.num_variants;
   dict["memory_bytes"] = chunk.memory_bytes;
   dict["kv_dtype"] = chunk.kv_dtype;

@@ -64,6 +64,17 @@ def test_lists_show_what_the_document_shows(llm, ids):
     assert llm.get_chunk(long).content == "word " * 50
 
 
+def test_a_chunk_stands_behind_the_one_that_it_belongs_to(llm, ids):
+    part = llm.register_chunk(LARS + " They sell ink.", "context", anchor=[ids[0], ids[1]])
+    assert llm.get_chunk(part).anchor == [ids[0], ids[1]] and llm.get_chunk(ids[1]).anchor == ids[0]
+    preview = llm.preview_composition(ids[0], [ids[1], part], ids[-1])
+    assert preview["grade"] == "equal_math" and all(segment["cached"] for segment in preview["segments"][:-1])
+    exact = llm.logits_from_chunks(ids[0], [ids[1], part], ids[-1], mode="exact")
+    assert np.abs(llm.logits_from_chunks(ids[0], [ids[1], part], ids[-1]) - exact).max() < 1e-2 * np.abs(exact).max()
+    with pytest.raises(quire.InvalidCompositionError, match="each behind"):
+        llm.register_chunk(LARS, "context", anchor=[ids[0], part])
+
+
 def test_ids_are_taken_as_they_are(llm):
     tokens = llm.tokenizer.encode("<doc> Card 7. Ada trades in apples.", add_special_tokens=False)
     chunk = llm.get_chunk(llm.register_chunk(np.array(tokens), ChunkType.CONTEXT))

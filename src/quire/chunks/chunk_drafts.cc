@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/interrupt.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
@@ -141,36 +143,36 @@ Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) co
   return {};
 }
 
-Status ChunkDrafts::check_is_system(const kv::NewChunk& anchor) {
-  if (anchor.type == ChunkType::kSystemPrompt) {
-    return {};
-  }
-  return Error{.code = ErrorCode::kInvalidComposition,
-               .message = base::str_cat("the anchor is a ", chunk_type_name(anchor.type),
-                                        " chunk; give a system chunk"),
-               .chunk_id = anchor.id};
-}
-
 // Returns the error of an anchor that the last of `drafts` asks for and that is neither there nor
 // among the drafts before it.
 Status ChunkDrafts::check_anchor(std::span<const ChunkDraft> drafts) {
   const std::optional<std::string>& asked = drafts.back().content->options.anchor;
-  if (!asked || asked->empty() || core_.forgets()) {
+  if (!asked || core_.forgets()) {
     return {};
   }
-  const auto before = drafts.first(drafts.size() - 1);
-  const auto own = std::ranges::find_if(before, [&](const ChunkDraft& draft) {
-    return draft.chunk.id == *asked && draft.chunk.salt == drafts.back().chunk.salt;
-  });
-  if (own != before.end()) {
-    return check_is_system(own->chunk);
+  const std::vector<std::string_view> ids = anchor_ids(*asked);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    QUIRE_TRY_STATUS(check_in_anchor(ids[i], drafts, std::span(ids).first(i)));
   }
+  return {};
+}
+
+// Checks a chunk of the anchor of the last of `drafts`, which stands behind those `before`.
+Status ChunkDrafts::check_in_anchor(std::string_view id, std::span<const ChunkDraft> drafts,
+                                    std::span<const std::string_view> before) {
   const std::string& salt = drafts.back().chunk.salt;
-  if (const auto saved = library_.saved_chunk(*asked, salt)) {
-    return check_is_system(*saved);
+  const auto others = drafts.first(drafts.size() - 1);
+  const auto own = std::ranges::find_if(others, [&](const ChunkDraft& draft) {
+    return draft.chunk.id == id && draft.chunk.salt == salt;
+  });
+  if (own != others.end()) {
+    return kv::check_in_anchor(own->chunk, before);
   }
-  QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(*asked, salt));
-  return check_is_system(*anchor);
+  if (const auto saved = library_.saved_chunk(std::string(id), salt)) {
+    return kv::check_in_anchor(*saved, before);
+  }
+  QUIRE_TRY(const kv::Chunk* chunk, core_.registry.get(id, salt));
+  return kv::check_in_anchor(*chunk, before);
 }
 
 // Gives drafts the tokens of registered chunks that have their texts.
@@ -228,7 +230,8 @@ Status ChunkDrafts::name_drafts(std::span<ChunkDraft> drafts) {
 std::vector<std::string_view> ChunkDrafts::ids_and_anchors(std::span<const ChunkDraft> drafts) {
   std::vector<std::string_view> ids;
   for (const ChunkDraft& draft : drafts) {
-    ids.insert(ids.end(), {draft.chunk.id, draft.chunk.anchor});
+    ids.push_back(draft.chunk.id);
+    std::ranges::copy(anchor_ids(draft.chunk.anchor), std::back_inserter(ids));
   }
   return ids;
 }

@@ -53,7 +53,7 @@ struct ChunkDraft {
   std::string serial;  // kv::ChunkIdentity::serial
   RegistrationRules how;
   bool waits = false;  // true: it waits for a prefill that was begun for an equal one
-  std::optional<kv::ChunkHold> anchor;       // hold on the anchor, until the draft is registered
+  std::vector<kv::ChunkHold> anchor;         // holds on the anchor, until the draft is registered
   std::shared_ptr<engine::Channel> prefill;  // prefill that this call has begun for it
   RegisteredChunk result;                    // has the chunk's id once the registry knows it
   // Returns the text, or null for what came as ids.
@@ -100,7 +100,6 @@ class ChunkDrafts {
   // of their anchors.
   [[nodiscard]] static std::vector<std::string_view> ids_and_anchors(
       std::span<const ChunkDraft> drafts);
-  [[nodiscard]] static Status check_is_system(const kv::NewChunk& anchor);
   // Returns a serial that no other chunk has.
   [[nodiscard]] std::string next_serial();
 
@@ -110,6 +109,8 @@ class ChunkDrafts {
   [[nodiscard]] Status name_anchor(ChunkDraft& draft, Anchors& anchors);
   void take_known_tokens(std::span<ChunkDraft> drafts);
   [[nodiscard]] Status check_anchor(std::span<const ChunkDraft> drafts);
+  [[nodiscard]] Status check_in_anchor(std::string_view id, std::span<const ChunkDraft> drafts,
+                                       std::span<const std::string_view> before);
   [[nodiscard]] Status check_room_now(std::span<const ChunkDraft> drafts);
 
   ChunkCore& core_;

@@ -19,6 +19,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/kv/block_parts.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
@@ -99,14 +100,20 @@ Status ChunkLibrary::adopt(const std::string& id, const std::string& salt, ReadB
   return stands ? adopt_saved(*saved, behind) : Status();
 }
 
-// Returns whether the system chunk that a context was computed under is there, or can be read.
-Result<bool> ChunkLibrary::adopt_anchor(const std::string& id, const std::string& salt) {
-  const auto saved = saved_chunk(id, salt);
-  if (saved && saved->type == ChunkType::kSystemPrompt) {
-    QUIRE_TRY_STATUS(adopt_saved(*saved, nullptr));
+// Returns whether the chunks that a context was computed behind are there, or can be read.
+Result<bool> ChunkLibrary::adopt_anchor(std::string_view anchor, const std::string& salt) {
+  const std::vector<std::string_view> ids = anchor_ids(anchor);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto saved = saved_chunk(std::string(ids[i]), salt);
+    if (saved && kv::check_in_anchor(*saved, std::span(ids).first(i)).ok()) {
+      QUIRE_TRY_STATUS(adopt_saved(*saved, nullptr));
+    }
+    const kv::Chunk* known = core_.registry.find(ids[i], salt);
+    if (known == nullptr || !kv::check_in_anchor(*known, std::span(ids).first(i)).ok()) {
+      return false;
+    }
   }
-  const kv::Chunk* known = core_.registry.find(id, salt);
-  return known != nullptr && known->type == ChunkType::kSystemPrompt;
+  return true;
 }
 
 std::optional<kv::Chunk> ChunkLibrary::saved_chunk(const std::string& id, const std::string& salt) {

@@ -118,7 +118,7 @@ class ChunkLibrary {
 
  private:
   [[nodiscard]] bool saves();
-  [[nodiscard]] Result<bool> adopt_anchor(const std::string& id, const std::string& salt);
+  [[nodiscard]] Result<bool> adopt_anchor(std::string_view anchor, const std::string& salt);
   [[nodiscard]] Status adopt_saved(const kv::Chunk& saved, ReadBehind* behind);
   [[nodiscard]] bool reads_next(const kv::VariantName& name);
   [[nodiscard]] Result<bool> read_kv(const kv::NewChunk& chunk, const kv::VariantKey& key,

@@ -33,6 +33,7 @@
 #include "quire/interrupt.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kv/block_parts.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
 #include "quire/kv/segments.h"
@@ -170,31 +171,44 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
   return start(std::move(request), {chunk.id, key}, store, *std::move(maps));
 }
 
-// Returns what a variant stands behind, and adds its tokens to `position`.
-Result<kv::SegmentUse> ChunkPrefills::anchor_of(const kv::Chunk& chunk, const kv::VariantKey& key,
-                                                std::int64_t& position) const {
-  if (key.before == kv::kBosVariant) {
-    const auto bos = bos_.find(chunk.salt);
-    QUIRE_CHECK(bos != bos_.end(), "the BOS token is computed first");
-    position += 1;
-    return kv::SegmentUse{.segment = bos->second};
+Result<const kv::Chunk*> ChunkPrefills::first_without_kv(std::string_view anchor,
+                                                         const std::string& salt) const {
+  for (const std::string_view id : anchor_ids(anchor)) {
+    QUIRE_TRY(const kv::Chunk* chunk, core_.registry.get(id, salt));
+    if (!chunk->variants.contains(kv::registered_key(*chunk))) {
+      return chunk;
+    }
   }
-  QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(key.before, chunk.salt));
-  const auto variant = anchor->variants.find({});
-  QUIRE_CHECK(variant != anchor->variants.end(), "a listed system chunk has KV");
-  position += std::ssize(*anchor->tokens);
-  return kv::SegmentUse{.segment = variant->second, .rank = {anchor->rank}};
+  return nullptr;
 }
 
 Result<PrefillPlace> ChunkPrefills::place_of(const kv::Chunk& chunk,
                                              const kv::VariantKey& key) const {
   PrefillPlace place;
-  std::int64_t position = key.gap;
-  if (!key.before.empty()) {
-    QUIRE_TRY(const kv::SegmentUse anchor, anchor_of(chunk, key, position));
-    place.before.push_back(anchor);
+  std::int64_t position = 0;
+  if (key.before == kv::kBosVariant) {
+    const auto bos = bos_.find(chunk.salt);
+    QUIRE_CHECK(bos != bos_.end(), "the BOS token is computed first");
+    place.before.push_back({.segment = bos->second});
+    position = 1;
+  } else {
+    QUIRE_TRY(const kv::Chunk* lacking, first_without_kv(key.before, chunk.salt));
+    if (lacking != nullptr) {
+      return Error{.code = ErrorCode::kNotFound,
+                   .message = base::str_cat("chunk ", lacking->id.substr(0, 12),
+                                            "..., which the chunk stands behind, has no KV now; "
+                                            "compose it once"),
+                   .chunk_id = lacking->id};
+    }
+    for (const std::string_view id : anchor_ids(key.before)) {
+      QUIRE_TRY(const kv::Chunk* before, core_.registry.get(id, chunk.salt));
+      place.before.push_back({.segment = before->variants.at(kv::registered_key(*before)),
+                              .position = static_cast<std::int32_t>(position),
+                              .rank = {before->rank}});
+      position += std::ssize(*before->tokens);
+    }
   }
-  place.position = static_cast<std::int32_t>(position);
+  place.position = static_cast<std::int32_t>(position + key.gap);
   return place;
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "quire/base/ids.h"
 #include "quire/chunk_types.h"
@@ -72,6 +73,11 @@ class ChunkPrefills {
   // them.
   [[nodiscard]] Status keep_hidden(const kv::Chunk& chunk, const kv::VariantKey& key);
 
+  // Returns the chunk of an anchor that comes first among those without KV; null where all have
+  // some. Each stands with the KV that it was registered with. kNotFound where one is gone.
+  [[nodiscard]] Result<const kv::Chunk*> first_without_kv(std::string_view anchor,
+                                                          const std::string& salt) const;
+
   [[nodiscard]] bool is_under_way(const kv::VariantName& name) const {
     return pending_.contains(name);
   }
@@ -93,8 +99,6 @@ class ChunkPrefills {
  private:
   class Prefill;
   [[nodiscard]] bool is_being_read(kv::SegmentId segment) const;
-  [[nodiscard]] Result<kv::SegmentUse> anchor_of(const kv::Chunk& chunk, const kv::VariantKey& key,
-                                                 std::int64_t& position) const;
   using BosSegments = std::map<std::string, kv::SegmentId>;  // by salt
   // Gets the KV of a prefill, or none, and what storing it has changed. Returns an error where
   // nobody has it from now on.

@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 
@@ -85,8 +87,16 @@ Result<std::vector<RegisteredChunk>> ChunkRegistrar::register_chunks(
   return std::move(status).error();
 }
 
+// Returns whether a draft is to be computed behind one of these.
+bool ChunkRegistrar::stands_behind(const ChunkDraft& draft, std::span<const ChunkDraft> others) {
+  const std::vector<std::string_view> ids = anchor_ids(draft.chunk.anchor);
+  return std::ranges::any_of(others, [&](const ChunkDraft& other) {
+    return std::ranges::find(ids, other.chunk.id) != ids.end();
+  });
+}
+
 // Registers the drafts in batches. A context stands under the system chunk before it, so every
-// system chunk begins a new batch.
+// system chunk begins a new batch. So does a context that stands behind another one.
 Status ChunkRegistrar::register_all(std::vector<ChunkDraft>& drafts, const RegistrationRules& how,
                                     const Interrupt& interrupted) {
   Anchors anchors;
@@ -94,7 +104,8 @@ Status ChunkRegistrar::register_all(std::vector<ChunkDraft>& drafts, const Regis
   for (auto first = drafts.begin(); first != drafts.end() && status.ok();) {
     const auto next = std::find_if(first + 1, drafts.end(), [&](const ChunkDraft& draft) {
       return (draft.chunk.type == ChunkType::kSystemPrompt) !=
-             (first->chunk.type == ChunkType::kSystemPrompt);
+                 (first->chunk.type == ChunkType::kSystemPrompt) ||
+             stands_behind(draft, std::span(&*first, &draft));
     });
     status =
         Registration({.core = core_, .prefills = prefills_, .library = library_, .drafts = drafts_},
@@ -126,14 +137,13 @@ Status ChunkRegistrar::save_all(std::span<const ChunkDraft> drafts) {
 
 // Lets the anchors of drafts go that are registered, or are not to be.
 void ChunkRegistrar::release_anchors(std::span<ChunkDraft> drafts) {
-  if (std::ranges::none_of(drafts,
-                           [](const ChunkDraft& draft) { return draft.anchor.has_value(); })) {
+  if (std::ranges::all_of(drafts, [](const ChunkDraft& draft) { return draft.anchor.empty(); })) {
     return;
   }
   core_.engine.thread().call_surely([&] {
     for (ChunkDraft& draft : drafts) {
-      if (draft.anchor) {
-        core_.registry.usage().release(*std::exchange(draft.anchor, std::nullopt));
+      for (const kv::ChunkHold& hold : std::exchange(draft.anchor, {})) {
+        core_.registry.usage().release(hold);
       }
     }
   });

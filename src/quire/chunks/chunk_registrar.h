@@ -45,6 +45,8 @@ class ChunkRegistrar {
                                     const Interrupt& interrupted);
   [[nodiscard]] Status save_all(std::span<const ChunkDraft> drafts);
   static void report(std::span<const ChunkDraft> drafts, const ChunkProgress& progress);
+  [[nodiscard]] static bool stands_behind(const ChunkDraft& draft,
+                                          std::span<const ChunkDraft> others);
   void release_anchors(std::span<ChunkDraft> drafts);
   void release_now(std::span<RegisteredChunk> registered);  // engine thread
 

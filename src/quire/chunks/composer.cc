@@ -265,6 +265,16 @@ Result<Compositions> Composer::resolve(std::span<const ComposedRun> runs, ChunkU
   return read ? planner_.resolve(runs) : std::move(compositions);
 }
 
+// Returns whether a chunk that the part stands behind is without KV. Its prefill comes first.
+Result<bool> Composer::waits_for_anchor(const kv::Part& part) const {
+  if (kv::is_chained(part.key) || part.key.before == kv::kBosVariant) {
+    return false;
+  }
+  QUIRE_TRY(const kv::Chunk* lacking,
+            prefills_.first_without_kv(part.key.before, part.chunk->salt));
+  return lacking != nullptr;
+}
+
 // Starts prefills of the KV that is missing. Parts behind a BOS token wait for that token's KV.
 // Prefills at work already are waited for.
 Result<bool> Composer::start_missing(const Compositions& compositions,
@@ -289,6 +299,10 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
       } else if (auto meanwhile = prefills_.join(name)) {
         attempt.pending.push_back(*std::move(meanwhile));
       } else if (std::ranges::find(variants, name) == variants.end()) {
+        QUIRE_TRY(const bool waits, waits_for_anchor(part));
+        if (waits) {
+          continue;
+        }
         variants.push_back(name);
         if (kv::is_chained(part.key)) {
           chains[name] = {.before = composition.chain_before(part), .position = part.position};

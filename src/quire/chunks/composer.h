@@ -69,6 +69,7 @@ class Composer {
                                              ReadBehind* behind);
   [[nodiscard]] Status adopt_all(const ComposedRun& run, ReadBehind* behind);
   // Returns whether nothing was missing.
+  [[nodiscard]] Result<bool> waits_for_anchor(const kv::Part& part) const;
   [[nodiscard]] Result<bool> start_missing(const Compositions& compositions,
                                            CompositionAttempt& attempt);
   [[nodiscard]] Status start_bos(const std::string& salt, CompositionAttempt& attempt);

@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "quire/engine/reuse_grade.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/format.h"
@@ -182,13 +184,20 @@ class CompositionPreview::Foresight {
   }
 
  private:
-  bool adopts_anchor(const std::string& id) {
-    const auto saved = library_.saved_chunk(id, salt_);
-    if (saved && saved->type == ChunkType::kSystemPrompt) {
-      adopt_saved(*saved);
+  bool adopts_anchor(std::string_view anchor) {
+    const std::vector<std::string_view> ids = anchor_ids(anchor);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto before = std::span(ids).first(i);
+      const auto saved = library_.saved_chunk(std::string(ids[i]), salt_);
+      if (saved && kv::check_in_anchor(*saved, before).ok()) {
+        adopt_saved(*saved);
+      }
+      const auto known = find(std::string(ids[i]));
+      if (!known.ok() || !kv::check_in_anchor(**known, before).ok()) {
+        return false;
+      }
     }
-    const auto known = find(id);
-    return known.ok() && (*known)->type == ChunkType::kSystemPrompt;
+    return true;
   }
 
   void adopt_saved(const kv::Chunk& saved) {

@@ -1,8 +1,10 @@
 #include "quire/chunks/registration.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
@@ -36,6 +39,7 @@ Status Registration::run() {
   QUIRE_TRY_STATUS(find_texts());
   QUIRE_TRY_STATUS(tokenize());
   QUIRE_TRY_STATUS(adopt());
+  QUIRE_TRY_STATUS(compute_anchors());
   QUIRE_TRY_STATUS(compute());
   return keep_hidden();
 }
@@ -74,17 +78,55 @@ Status Registration::place_anchor(ChunkDraft& draft) {
   const std::string& salt = draft.chunk.salt;
   if (draft.chunk.type == ChunkType::kContext && !core_.forgets()) {
     QUIRE_TRY(draft.chunk.anchor, anchor_of(draft));
-    QUIRE_TRY_STATUS(library_.adopt(draft.chunk.anchor, salt));
   }
-  if (draft.chunk.anchor.empty()) {
-    return {};
-  }
-  QUIRE_TRY(const kv::Chunk* anchor, core_.registry.get(draft.chunk.anchor, salt));
-  QUIRE_TRY_STATUS(ChunkDrafts::check_is_system(*anchor));
-  if (!draft.anchor) {
-    draft.anchor = core_.registry.usage().hold(anchor->id);
+  const std::vector<std::string_view> ids = anchor_ids(draft.chunk.anchor);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    QUIRE_TRY_STATUS(library_.adopt(std::string(ids[i]), salt));
+    QUIRE_TRY(const kv::Chunk* chunk, core_.registry.get(ids[i], salt));
+    QUIRE_TRY_STATUS(kv::check_in_anchor(*chunk, std::span(ids).first(i)));
+    if (draft.anchor.size() == i) {  // not held yet
+      draft.anchor.push_back(core_.registry.usage().hold(chunk->id));
+    }
   }
   return {};
+}
+
+// Computes KV that chunks of anchors lack: it was not read from a store, or was given up.
+Status Registration::compute_anchors() {
+  while (true) {
+    std::vector<PendingPrefill> pending;
+    Status status = visit_with_room([&](ChunkDraft& draft) -> Status {
+      if (core_.registry.find(draft.chunk.id) != nullptr && !draft.chunk.keep_hidden) {
+        return {};
+      }
+      QUIRE_TRY(const kv::Chunk* chunk,
+                prefills_.first_without_kv(draft.chunk.anchor, draft.chunk.salt));
+      if (chunk != nullptr) {
+        QUIRE_TRY(pending.emplace_back(), compute_anchor(*chunk));
+      }
+      return {};
+    });
+    if (status.ok()) {
+      status = prefills_.wait(pending, interrupted_);
+    }
+    if (!status.ok()) {
+      core_.engine.thread().call_surely([&] { prefills_.leave(pending); });
+    }
+    if (!status.ok() || pending.empty()) {
+      return status;
+    }
+  }
+}
+
+Result<PendingPrefill> Registration::compute_anchor(const kv::Chunk& chunk) {
+  const kv::VariantName name{chunk.id, kv::registered_key(chunk)};
+  if (auto meanwhile = prefills_.join(name)) {
+    return *std::move(meanwhile);
+  }
+  kv::BlockCounts needed;
+  core_.add_blocks(chunk, needed);
+  QUIRE_TRY_STATUS(core_.registry.variants().begin({&name, 1}, core_.lacking(needed)));
+  return prefills_.start_prefill(chunk, name.second, false);
 }
 
 // Returns the anchor that a context names, else the system chunk that its tenant has registered

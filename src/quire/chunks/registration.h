@@ -80,6 +80,8 @@ class Registration {
 
   // Finds the system chunk under which a draft stands. Engine thread, as for the next functions.
   [[nodiscard]] Status place_anchor(ChunkDraft& draft);
+  [[nodiscard]] Status compute_anchors();
+  [[nodiscard]] Result<PendingPrefill> compute_anchor(const kv::Chunk& chunk);
   [[nodiscard]] Result<std::string> anchor_of(const ChunkDraft& draft);
   bool use(ChunkDraft& draft, const kv::Chunk* known);
   [[nodiscard]] Status make_room();

@@ -16,7 +16,7 @@ namespace quire::kv {
 struct ChunkIdentity {
   std::string_view model;   // digest of weights, RoPE, KV format and tokenizer
   std::string_view salt;    // tenant
-  std::string_view anchor;  // id of the system chunk under which it is computed, or ""
+  std::string_view anchor;  // NewChunk::anchor
   ChunkType type = ChunkType::kContext;
   std::string_view serial;    // not empty: makes a chunk of its own beside an equal one
   std::string_view kv_dtype;  // format of its KV, or "": that of the model's pool

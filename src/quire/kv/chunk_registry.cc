@@ -20,6 +20,7 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/registry_state.h"
@@ -139,9 +140,9 @@ Result<const Chunk*> ChunkRegistry::begin(NewChunk chunk, const std::optional<Va
                                           bool replaces) {
   QUIRE_CHECK(state_->lookup(chunk.id) == nullptr, "a chunk was begun twice");
   const std::int64_t bytes = key ? state_->bytes_for(chunk) : 0;
-  const std::string_view before = key ? std::string_view(key->before) : "";
+  const std::vector<std::string_view> before = anchor_ids(key ? key->before : std::string_view());
   QUIRE_TRY_STATUS(room_.make_room(
-      {.salt = chunk.salt, .chunks = replaces ? 0 : 1, .bytes = bytes, .spared = {&before, 1}}));
+      {.salt = chunk.salt, .chunks = replaces ? 0 : 1, .bytes = bytes, .spared = before}));
   RegistryState::Tenant& tenant = state_->tenant(chunk.salt);
   tenant.systems.reserve(static_cast<std::size_t>(tenant.chunks) + 1);  // finish() needs none
   Chunk entry{std::move(chunk)};

@@ -39,7 +39,7 @@ struct RegistryConfig {
 // Names the KV of a chunk by the chunk or token before it when it was computed. `gap` counts the
 // positions between the end of that and the chunk's first token.
 struct VariantKey {
-  std::string before;  // "" nothing, "bos" a BOS token, a chain, else the id of a system chunk
+  std::string before;  // "" nothing, "bos" a BOS token, a chain, else an anchor
   std::int32_t gap = 0;
   friend auto operator<=>(const VariantKey&, const VariantKey&) = default;
 };
@@ -61,7 +61,7 @@ struct NewChunk {
   std::optional<double> ttl_seconds;
   bool pinned = false;
   std::int32_t priority = 0;
-  std::string anchor;                     // id of a system chunk, or ""
+  std::string anchor;                     // id of a system chunk, several (anchor_of()), or ""
   bool temporary = false;                 // goes with its last hold, unless it is registered to
                                           // stay, composed or changed meanwhile
   std::string text_id;                    // chunk_text_id of a chunk given as text; else ""

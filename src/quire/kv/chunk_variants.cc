@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <new>
 #include <numeric>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_room.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
@@ -42,7 +44,8 @@ Status ChunkVariants::begin(std::span<const VariantName> variants, std::int64_t 
     QUIRE_CHECK(chunk != nullptr, "a variant of a chunk that is not there");
     salt = chunk->salt;
     bytes.push_back(state_->bytes_for(*chunk));
-    spared.insert(spared.end(), {id, key.before});
+    spared.push_back(id);
+    std::ranges::copy(anchor_ids(key.before), std::back_inserter(spared));
   }
   const std::int64_t all = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
   QUIRE_TRY_STATUS(ChunkRoom(*state_).make_room(

@@ -14,6 +14,7 @@
 #include "quire/base/check.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
+#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_id.h"
 #include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_types.h"
@@ -116,12 +117,31 @@ Status check_blended(const Blend& blend, std::int64_t num_tokens) {
   return {};
 }
 
-// Returns the chunk that contexts are computed behind, in this mode.
+// Returns the anchor that contexts are computed behind, in this mode.
 std::string before_contexts(const CompositionSpec& spec) {
   if (base_mode(spec) == ReuseMode::kAnchored) {
     return spec.system_chunk_id;
   }
   return std::string(spec.bos_sink ? kBosVariant : "");
+}
+
+// Returns the anchor that a context is computed behind: its own one where the chunks of that stand
+// before it, else `anchor`.
+std::string anchor_in_place(const Chunk& chunk, std::span<const Part> parts,
+                            const CompositionSpec& spec, const std::string& anchor) {
+  if (base_mode(spec) != ReuseMode::kAnchored || spec.computed_in_place || chunk.anchor.empty() ||
+      chunk.anchor == anchor) {
+    return anchor;
+  }
+  std::vector<std::string_view> before;
+  for (const Part& part : parts) {
+    before.push_back(part.chunk->id);
+  }
+  if (spec.system_chunk_id.empty()) {  // contexts of the anchor begin anywhere
+    const std::string_view first = anchor_ids(chunk.anchor).front();
+    before.erase(before.begin(), std::ranges::find(before, first));
+  }
+  return stands_within(chunk.anchor, before) ? chunk.anchor : anchor;
 }
 
 void place_fixed(const CompositionSpec& spec, ResolvedComposition& composition) {
@@ -210,8 +230,8 @@ bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& comp
          }) == end - first;
 }
 
-// Returns the grade of the result. Every token sees all before it when at most one context follows
-// the system chunk, at the distances of a plain prompt.
+// Returns the grade of the result. Every token sees all before it when each context was computed
+// behind all chunks before it, at the distances of a plain prompt.
 ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition,
                     const ModelShape& model) {
   if (spec.mode == ReuseMode::kExact) {  // a plain prompt has one format, and one run
@@ -222,10 +242,10 @@ ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& comp
                                          [](const Part& part) { return part.chunk->converted; })) {
     return ReuseGrade::kApproximate;
   }
-  const std::size_t contexts = spec.context_chunk_ids.size();
-  const bool sees_all =
-      contexts == 0 ||
-      (contexts == 1 && (spec.system_chunk_id.empty() || base_mode(spec) == ReuseMode::kAnchored));
+  bool sees_all = true;
+  for (std::size_t i = 0; i < composition.parts.size(); ++i) {
+    sees_all = sees_all && anchor_ids(composition.parts[i].key.before).size() == i;
+  }
   const bool same = in_line(composition) && !spec.bos_sink &&
                     (sees_all || recomputes_all(spec, composition, model.layers));
   return same ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
@@ -339,7 +359,7 @@ Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec
   const std::string before = before_contexts(spec);
   for (const std::string& id : spec.context_chunk_ids) {
     QUIRE_TRY(Part part, part_of(find, id, ChunkType::kContext));
-    part.key.before = before;
+    part.key.before = anchor_in_place(*part.chunk, composition.parts, spec, before);
     composition.parts.push_back(std::move(part));
   }
   QUIRE_TRY(composition.query, part_of(find, spec.query_chunk_id, ChunkType::kQuery));

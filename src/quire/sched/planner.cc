@@ -141,7 +141,8 @@ class Planner {
     }
     const StepPace& pace = state_.pace;
     if (generates && bounded_) {
-      budget_.bound(state_.config.max_gap_seconds - pace.fixed_seconds - pace.seconds(single),
+      budget_.bound(state_.config.max_gap_seconds / (1 + pace.lateness) - pace.fixed_seconds -
+                        pace.seconds(single),
                     pace);
     }
     const std::int32_t held = std::min(held_, std::max(budget_.rows() - 1, 0));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <random>
@@ -344,6 +345,100 @@ TEST(PolicyBound, FairTenantsAreNeverApartByMoreThanOneRequestForEachPlace) {
   }
 }
 
+// Counts the service of tenants from plans alone. A tenant that gets work begins at the least
+// service of those that have some, if that is more.
+class ServiceOracle {
+ public:
+  explicit ServiceOracle(const PolicyLoad& load) : load_(load) {}
+
+  void submits(const std::string& tenant) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& [id, active] : load_.engine.running) {
+      least = std::min(least, service[load_.known.at(id).whose.tenant]);
+    }
+    if (load_.engine.running.empty()) {
+      service.clear();
+    } else if (!has_request(tenant)) {
+      service[tenant] = std::max(service[tenant], least);
+    }
+  }
+
+  void plans(const StepPlan& plan) {
+    for (const PlannedRun& run : plan.runs) {
+      std::int32_t& counted = counted_[run.request.value];
+      const auto& active = load_.engine.running.at(run.request.value);
+      const std::int32_t end = run.first + run.count;
+      const auto prompt = static_cast<std::int32_t>(active.prompt.size());
+      service[load_.known.at(run.request.value).whose.tenant] +=
+          std::max(std::min(end, prompt) - std::max(run.first, counted), 0) +
+          (run.samples && end > counted ? 2.0 : 0.0);
+      counted = std::max(counted, end);
+    }
+  }
+
+  std::map<std::string, double> service;
+
+ private:
+  [[nodiscard]] bool has_request(const std::string& tenant) const {
+    return std::ranges::any_of(load_.engine.running, [&](const auto& entry) {
+      return load_.known.at(entry.first).whose.tenant == tenant;
+    });
+  }
+
+  const PolicyLoad& load_;
+  std::map<std::uint64_t, std::int32_t> counted_;  // end of what was computed, by request
+};
+
+// Returns by how much the service of two waiting tenants was apart at most, in costs of the largest
+// request. Requests of four tenants come and go.
+double furthest_apart_over_time(PolicyLoad& load) {
+  ServiceOracle oracle(load);
+  double largest = 1, apart = 0;
+  for (int i = 0; i < 400; ++i) {
+    for (const char* const tenant : {"a", "b", "b", "c", "d"}) {
+      if (load.below(4) == 0 && load.below(100) < 25 + i % 100) {
+        oracle.submits(tenant);
+        load.submit({.tenant = tenant});
+        largest = std::max(largest, load.known.rbegin()->second.cost);
+      }
+    }
+    oracle.plans(load.engine.scheduler.plan());
+    load.step([](std::uint64_t) {});
+    std::map<std::string, double> waiting;
+    for (const auto& [id, request] : load.known) {
+      if (!request.admitted) {
+        waiting[request.whose.tenant] = oracle.service[request.whose.tenant];
+      }
+    }
+    for (const auto& [tenant, service] : waiting) {
+      for (const auto& [other, less] : waiting) {
+        apart = std::max(apart, service - less);
+      }
+    }
+  }
+  return apart / largest;
+}
+
+TEST(PolicyBound, FairTenantsThatComeAndGoAreNeverApartByMoreThanOneRequestForEachPlace) {
+  double most = 0;
+  std::int64_t preempted = 0;
+  for (std::uint32_t seed = 1; seed <= 12; ++seed) {
+    for (const std::int32_t places : {1, 2, 3, 5}) {
+      for (const std::int32_t blocks : {4096, 30}) {  // the latter preempt
+        PolicyLoad load(PolicyKind::kFair, seed, places, blocks);
+        const double apart = furthest_apart_over_time(load);
+        EXPECT_LE(apart, places) << seed << " " << places << " " << blocks;
+        most = std::max(most, places == 1 ? apart : 0);
+        for (const auto& [id, active] : load.engine.running) {
+          preempted += load.engine.scheduler.progress({id}).preemptions;
+        }
+      }
+    }
+  }
+  EXPECT_GT(most, 0.5) << "the bound is nearly reached";
+  EXPECT_GT(preempted, 0);
+}
+
 // Returns the ids in the order in which they end.
 std::vector<std::uint64_t> order_of_ends(FakeEngine& engine) {
   std::vector<std::uint64_t> order;
@@ -536,6 +631,23 @@ TEST(StepPace, IsFoundFromStepsOfAllKinds) {
   for (const StepWork& work : {work_of(0, 1), work_of(100, 200), work_of(20000, 100)}) {
     EXPECT_NEAR((meter.pace().fixed_seconds + meter.pace().seconds(work)) / seconds(work), 1, 0.1);
   }
+}
+
+TEST(StepPace, LatenessIsWhatOneLongStepOfAHundredExceeds) {
+  PaceMeter meter;
+  std::mt19937 random(5);
+  std::normal_distribution<double> noise(1, 0.05);
+  int late = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const StepWork work = work_of(500, i % 3 == 0 ? 2 : 400 + i % 200);
+    const double seconds = (1e-3 + 1e-4 * work.rows + 1e-8 * work.pairs) * noise(random);
+    const StepPace& pace = meter.pace();
+    const double most = (pace.fixed_seconds + pace.seconds(work)) * (1 + pace.lateness);
+    late += i >= 1000 && work.rows > 2 && seconds > most ? 1 : 0;
+    meter.add(work, seconds);
+  }
+  EXPECT_NEAR(meter.pace().lateness, 0.12, 0.03);
+  EXPECT_LE(late, 40) << "of 1333 steps";
 }
 
 TEST(StepPace, RowsThatFitBecomeFewerBehindMoreTokens) {

@@ -10,6 +10,8 @@ namespace quire::sched {
 namespace {
 
 constexpr double kKept = 0.98;           // share of its weight that a step keeps when another comes
+constexpr double kOneOfAHundred = 2.33;  // standard deviations that so few exceed
+constexpr double kMostLateness = 1;      // a bound is never cut to less than half
 constexpr std::int32_t kFirstRows = 16;  // rows of a prompt while no step was measured
 
 }  // namespace
@@ -38,6 +40,7 @@ void PaceMeter::add(const StepWork& work, double seconds) {
   if (!(seconds > 0) || !(work.rows > 0)) {
     return;
   }
+  note_error(work, seconds);
   const std::array<double, 3> parts = {1 / seconds, work.rows / seconds, work.pairs / seconds};
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (std::size_t j = 0; j < parts.size(); ++j) {
@@ -47,6 +50,21 @@ void PaceMeter::add(const StepWork& work, double seconds) {
   }
   pace_.measured_rows = std::max(pace_.measured_rows, work.rows);
   fit();
+}
+
+// Compares a step with what was foreseen. Seconds count, so that long steps decide: those are the
+// ones that a bound cuts.
+void PaceMeter::note_error(const StepWork& work, double seconds) {
+  const double foreseen = pace_.fixed_seconds + pace_.seconds(work);
+  if (work.rows > pace_.measured_rows) {
+    return;  // a guess: no step was as large
+  }
+  squared_errors_ = kKept * squared_errors_ + (seconds - foreseen) * (seconds - foreseen);
+  squared_times_ = kKept * squared_times_ + foreseen * foreseen;
+  if (squared_times_ > 0) {
+    pace_.lateness =
+        std::min(kOneOfAHundred * std::sqrt(squared_errors_ / squared_times_), kMostLateness);
+  }
 }
 
 // Finds the three costs, none below 0, by coordinate descent from where they were. Costs that the

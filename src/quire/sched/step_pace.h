@@ -22,6 +22,8 @@ struct StepPace {
   double pair_seconds = 0;
   // Rows of the largest step that was measured: what lies far beyond is not known. 0: no step was.
   double measured_rows = 0;
+  // Share by which one step of a hundred takes longer than foreseen.
+  double lateness = 0;
 
   // Returns the seconds that `work` adds to a step.
   [[nodiscard]] double seconds(const StepWork& work) const {
@@ -42,9 +44,12 @@ class PaceMeter {
 
  private:
   void fit();
+  void note_error(const StepWork& work, double seconds);
 
   std::array<std::array<double, 3>, 3> sums_{};  // of products of fixed, rows and pairs
   std::array<double, 3> goals_{};
+  double squared_errors_ = 0;  // of foreseen times, beside squares of these
+  double squared_times_ = 0;
   StepPace pace_;
 };
 
