@@ -1,7 +1,7 @@
 // Ledger: owner of who uses which block for which tokens, and of what may be evicted. It knows
 // numbers (blocks, tokens), never a tensor. The paged pool (kv_store) holds the bytes.
 //
-// A ledger is one state with five views, each in a header of its own. A plain request needs this
+// A ledger is one state with six views, each in a header of its own. A plain request needs this
 // header and sequences() alone.
 //
 // Thread rule: one thread, the engine's, owns it. The README has the numbered invariants.
@@ -14,6 +14,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
+#include "quire/kv/lost_bytes.h"
 #include "quire/kv/preemption.h"
 #include "quire/kv/prefix_cache.h"
 #include "quire/kv/restore_points.h"
@@ -47,6 +48,7 @@ class Ledger {
   [[nodiscard]] const RestorePoints& points() const { return points_; }
   [[nodiscard]] Segments& segments() { return segments_; }
   [[nodiscard]] const Segments& segments() const { return segments_; }
+  [[nodiscard]] LostBytes& lost() { return lost_; }
   [[nodiscard]] PrefixCache& cache() { return cache_; }
   [[nodiscard]] const PrefixCache& cache() const { return cache_; }
 
@@ -72,6 +74,8 @@ class Ledger {
   // Returns the copies ordered since the last call. The caller makes them in this order before it
   // writes KV. If a copy fails, the caller forgets the cache, since cached KV may be wrong then.
   [[nodiscard]] std::vector<BlockCopy> take_copies();
+  // Returns whether some are to be made.
+  [[nodiscard]] bool owes_copies() const;
 
   // Returns the present moment.
   [[nodiscard]] LedgerMark mark() const;
@@ -87,6 +91,7 @@ class Ledger {
   RestorePoints points_;
   RestoredKV restored_kv_;
   Segments segments_;
+  LostBytes lost_;
   PrefixCache cache_;
 };
 

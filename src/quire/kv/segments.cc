@@ -99,7 +99,12 @@ Result<BlockTable> blocks_for_maps(SharedBlocks& shared, std::int32_t count) {
 }  // namespace
 
 Result<SegmentId> Segments::seal(SeqId id) {
-  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id)));
+  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id), true));
+  return state_->name(std::make_shared<const Segment>(std::move(segment)));
+}
+
+Result<SegmentId> Segments::seal_to_forget(SeqId id) {
+  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id), false));
   return state_->name(std::make_shared<const Segment>(std::move(segment)));
 }
 
@@ -225,7 +230,7 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
   }
   QUIRE_TRY_STATUS(check_room(shared, needed, "recomputing tokens of a segment"));
   // Copies are ordered last: what is refused memory before has ordered none.
-  shared.reserve_copies(static_cast<std::int32_t>(touched.size()));
+  shared.copies().reserve(static_cast<std::int32_t>(touched.size()));
   BlockTable blocks = base.blocks().clone(base.blocks().size());
   std::vector<BlockRef> fresh;
   fresh.reserve(touched.size());
@@ -246,10 +251,10 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
       base.stored_from(), 0, base.format(), base.maps()));
   for (std::size_t i = 0; i < fresh.size(); ++i) {
     const std::int32_t first = touched[i] * block_tokens;
-    shared.order_copy({.from = base.blocks().ref(touched[i]).id,
-                       .to = fresh[i].id,
-                       .tokens = std::min(block_tokens, base.num_tokens() - first),
-                       .format = fresh[i].format()});
+    shared.copies().order({.from = base.blocks().ref(touched[i]).id,
+                           .to = fresh[i].id,
+                           .tokens = std::min(block_tokens, base.num_tokens() - first),
+                           .format = fresh[i].format()});
   }
   return derived;
 }

@@ -108,12 +108,12 @@ TEST_F(ScatteredBlocks, CachedOnesMakeWayForAnExtent) {
   EXPECT_EQ(place_of(6), 6);
   EXPECT_EQ(shared.num_moved(), 2);
   EXPECT_EQ(shared.num_evictions(), 0);
-  const std::vector<BlockCopy> copies = shared.take_copies();
+  const std::vector<BlockCopy> copies = shared.copies().take();
   ASSERT_EQ(copies.size(), 2U);
   EXPECT_EQ(copies[0].from.value, 2);
   EXPECT_EQ(copies[0].to.value, 0);
   EXPECT_EQ(copies[0].tokens, 1);
-  EXPECT_TRUE(shared.take_copies().empty());
+  EXPECT_TRUE(shared.copies().take().empty());
   const Status status = shared.index().check();
   EXPECT_TRUE(status.ok()) << status.error().message;
 }
