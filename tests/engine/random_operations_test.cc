@@ -68,7 +68,7 @@ class World {
       check_holders();
       return;
     }
-    BlockSet held(site_.num_blocks);
+    BlockSet held;
     sequences_.add_blocks(held);
     chunks_.add_blocks(held);
     contexts_.add_blocks(held);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -164,18 +165,17 @@ struct Site {
 // Which blocks are held; those that several hold count once.
 class BlockSet {
  public:
-  explicit BlockSet(std::int64_t num_blocks) : held_(static_cast<std::size_t>(num_blocks)) {}
   void add(std::span<const std::int32_t> blocks) {
     for (const std::int32_t block : blocks) {
       if (block >= 0) {  // else the window has left it behind
-        held_.at(static_cast<std::size_t>(block)) = true;
+        held_.insert(block);
       }
     }
   }
-  [[nodiscard]] std::int64_t size() const { return std::ranges::count(held_, true); }
+  [[nodiscard]] std::int64_t size() const { return std::ssize(held_); }
 
  private:
-  std::vector<bool> held_;
+  std::set<std::int32_t> held_;
 };
 
 struct Operation {

@@ -103,6 +103,7 @@ kv::VariantName ChunkPrefills::bos_name(const std::string& salt) {
 
 Result<PendingPrefill> ChunkPrefills::start(engine::NewRequest request, kv::VariantName name,
                                             KeepKv store, std::optional<model::StateMaps> maps) {
+  request.behind_window = kv::BehindWindow::kKeeps;
   auto observer = std::make_shared<Prefill>(
       core_, std::move(maps),
       [this, name, store = std::move(store)](std::optional<kv::SegmentId> kv,

@@ -29,7 +29,7 @@ namespace quire::chunks {
 class ChunkUse : public engine::RequestObserver {
  public:
   // Holds the chunks of `spec`. With `forgetful`, its prefix cache keeps nothing of what a plain
-  // request computes, unless a window has freed a part of it.
+  // request computes, unless a window of all layers has freed a part of it.
   ChunkUse(kv::ChunkRegistry& registry, const CompositionSpec& spec,
            std::shared_ptr<engine::RequestObserver> next = nullptr,
            kv::Segments* forgetful = nullptr)
@@ -51,7 +51,7 @@ class ChunkUse : public engine::RequestObserver {
 
   void computed(SeqId sequence) override {
     if (forgetful_ != nullptr) {
-      const auto own = forgetful_->seal(sequence);
+      const auto own = forgetful_->seal_to_forget(sequence);
       own_ = own.ok() ? std::optional(*own) : std::nullopt;
     }
     if (next_ != nullptr) {

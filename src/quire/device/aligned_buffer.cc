@@ -14,7 +14,7 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
 std::size_t whole_pages(std::size_t bytes) {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t page = page_bytes();
   return (bytes + page - 1) / page * page;
 }
 
@@ -62,5 +62,20 @@ void free_aligned(void* data, std::size_t bytes) {
     ::munmap(data, bytes);
   }
 }
+
+void advise_small_pages(std::byte* data, std::size_t bytes) {
+#if defined(MADV_NOHUGEPAGE)
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(data) % page_bytes();
+  if (past < bytes) {
+    ::madvise(data - past, bytes + past, MADV_NOHUGEPAGE);  // a wish
+  }
+#endif
+}
+
+void give_back_pages(std::byte* data, std::size_t bytes) {
+  ::madvise(data, bytes, MADV_DONTNEED);  // where it is refused the pages stay
+}
+
+std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 }  // namespace quire::device

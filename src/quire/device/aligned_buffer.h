@@ -15,6 +15,13 @@ namespace quire::device {
 [[nodiscard]] void* allocate_aligned(std::size_t bytes);
 void free_aligned(void* data, std::size_t bytes);
 
+// Asks the system for small pages, of memory that is given back in small pieces.
+void advise_small_pages(std::byte* data, std::size_t bytes);
+// Gives pages back to the system. Their contents are lost; they are there again at the next write.
+// Precondition: both ends are borders of pages.
+void give_back_pages(std::byte* data, std::size_t bytes);
+[[nodiscard]] std::size_t page_bytes();
+
 // Move only; not thread-safe. A failed allocation leaves size() == 0: callers of sizes that a user
 // chose check it.
 template <class T>

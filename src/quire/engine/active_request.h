@@ -18,6 +18,7 @@
 #include "quire/engine/channel.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kv/states.h"
+#include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/sampling.h"
@@ -95,8 +96,9 @@ struct NewRequest {
   bool same_bits = true;                   // set by the engine, see graded()
   std::optional<ComposedPrompt> composed;  // instead of `prompt`
   std::vector<kv::PointMark> marks = {};   // of `prompt`: where it wants restore points
-  std::int32_t sampled_before = 0;         // tokens at the end of the prompt that were sampled: the
-                                           // sampler goes on as if it had not stopped behind them
+  kv::BehindWindow behind_window = kv::BehindWindow::kFrees;  // kKeeps: its KV is sealed
+  std::int32_t sampled_before = 0;  // tokens at the end of the prompt that were sampled: the
+                                    // sampler goes on as if it had not stopped behind them
   std::shared_ptr<RequestObserver> observer;  // may be null
   Clock::time_point submitted = Clock::now();
   Urgency urgency;

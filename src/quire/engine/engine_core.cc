@@ -141,12 +141,12 @@ std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
 // blocks of each. It grows for a format where that leaves several slabs, and else the format is
 // left out. Chunks of models that forget all KV behind a window have no KV of their own. Those of
 // models with layers that carry a state, or that differ in their KV, have the pool's own alone.
-Status add_chunk_formats(const model::ModelConfig& config, kv_store::PagedPool& pool,
-                         std::int32_t& slab_blocks) {
+Status add_chunk_formats(const model::ModelConfig& config, std::int32_t num_blocks,
+                         kv_store::PagedPool& pool, std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;
   const bool forgets = pool.geometry().forget_after_tokens() > 0;
   if (forgets || config.has_uneven_kv() || config.state_geometry().state_bytes > 0 ||
-      pool.num_blocks() < slab_blocks) {
+      num_blocks < slab_blocks) {
     return {};
   }
   const std::int64_t own_bytes = pool.geometry().block_bytes();
@@ -155,7 +155,7 @@ Status add_chunk_formats(const model::ModelConfig& config, kv_store::PagedPool& 
       continue;
     }
     const std::int64_t least = (2 * geometry.block_bytes() + own_bytes - 1) / own_bytes;
-    if (least <= slab_blocks || kLeastSlabs * least <= pool.num_blocks()) {
+    if (least <= slab_blocks || kLeastSlabs * least <= num_blocks) {
       slab_blocks = std::max(slab_blocks, static_cast<std::int32_t>(least));
       QUIRE_TRY([[maybe_unused]] const kv::FormatId added, pool.add_format(geometry));
     }
@@ -177,14 +177,25 @@ std::vector<kv::BlockFormat> block_formats(const kv_store::PagedPool& pool) {
   return formats;
 }
 
-kv::LedgerConfig ledger_config(const kv_store::PagedPool& pool, const EngineOptions& options) {
-  const tensor::KVGeometry& geometry = pool.geometry();
-  return {.num_blocks = pool.num_blocks(),
+// Returns the layers whose part of a block may go before the block. There are none on a device,
+// whose memory does not go in pages, beside states, and where blocks are written whole.
+kv::WindowGroup window_group(const tensor::KVGeometry& geometry, bool on_device,
+                             std::int32_t num_states) {
+  if (on_device || num_states > 0 || tensor::is_written_by_block(geometry.format)) {
+    return {};
+  }
+  const tensor::KVWindowGroup group = geometry.window_group();
+  return {.tokens = group.tokens, .block_bytes = group.block_bytes};
+}
+
+kv::LedgerConfig ledger_config(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
+                               const EngineOptions& options) {
+  return {.num_blocks = num_blocks,
           .block_tokens = geometry.block_tokens,
           .window_tokens = geometry.forget_after_tokens(),
           .extent_blocks = blocks_of_an_extent(geometry),
           .prefix_cache = options.prefix_cache,
-          .formats = block_formats(pool)};
+          .formats = {{.block_bytes = geometry.block_bytes()}}};
 }
 
 Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::PagedPool pool,
@@ -213,7 +224,7 @@ Result<std::unique_ptr<EngineCore>> make_core(ModelBundle bundle, kv_store::Page
   auto core = std::make_unique<EngineCore>(std::move(bundle), std::move(pool), std::move(staging),
                                            ledger, scheduler);
   core->states = std::move(state_pool);
-  if (ledger.num_states > 0 && core->bundle.text != nullptr) {
+  if ((ledger.num_states > 0 || ledger.window_group.tokens > 0) && core->bundle.text != nullptr) {
     core->turns = TurnMarks(*core->bundle.text);
   }
   return core;
@@ -321,20 +332,24 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
             open_draft(bundle, geometry, budget - state_bytes, {options, context}, draft));
   QUIRE_TRY(const std::int32_t num_blocks,
             blocks_within(geometry, budget - state_bytes - draft_bytes));
-  QUIRE_TRY(kv_store::PagedPool paged_pool,
-            accelerator == nullptr
-                ? kv_store::PagedPool::create(geometry, num_blocks)
-                : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
-  kv::LedgerConfig ledger = ledger_config(paged_pool, options);
+  kv::LedgerConfig ledger = ledger_config(geometry, num_blocks, options);
   ledger.slab_blocks = slab_blocks_of(num_blocks);
   ledger.num_states = num_states;
+  ledger.window_group = window_group(geometry, accelerator != nullptr, num_states);
+  const bool has_parts = ledger.window_group.tokens > 0;
+  QUIRE_TRY(
+      kv_store::PagedPool paged_pool,
+      accelerator == nullptr
+          ? kv_store::PagedPool::create(geometry, ledger.num_ids(), has_parts ? num_blocks : 0)
+          : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
   if (tensor::is_written_by_block(geometry.format)) {
     // Two blocks of a sequence are open while a step fills one and begins another.
     QUIRE_TRY_STATUS(
         add_open_format(paged_pool, ledger, 2 * std::int64_t{options.max_running} + 2));
   }
   if (options.mixes_formats) {
-    QUIRE_TRY_STATUS(add_chunk_formats(bundle.decoder->config(), paged_pool, ledger.slab_blocks));
+    QUIRE_TRY_STATUS(
+        add_chunk_formats(bundle.decoder->config(), num_blocks, paged_pool, ledger.slab_blocks));
   }
   ledger.formats = block_formats(paged_pool);
   std::optional<kv_store::PagedPool> staging;

@@ -80,10 +80,10 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
                                            ? options_.salt_of(request.salt)
                                            : request.urgency.tenant,
                              .submitted = request.submitted,
-                             .marks = request.marks};
-    for (const std::int32_t tokens : core_.turns.marks(request.prompt)) {
-      scheduled.marks.push_back({.tokens = tokens});
-    }
+                             .marks = request.marks,
+                             .behind_window = request.behind_window};
+    const std::vector<kv::PointMark> turns = core_.turns.marks(request.prompt);
+    scheduled.marks.insert(scheduled.marks.end(), turns.begin(), turns.end());
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;

@@ -15,11 +15,11 @@
 namespace quire::engine {
 namespace {
 
-// Returns whether no task waits for the end of the step, and no KV is on its way from a file.
-// Models whose layers carry a state keep it for points between two steps.
+// Returns whether nothing is to be done before the next step: a task, a copy, or KV on its way from
+// a file. Models whose layers carry a state keep it for points between two steps.
 bool may_run_ahead(const Step& step) {
   return step.hooks->kv_gate->idle() && !step.thread.has_tasks() &&
-         !step.core.ledger.points().exist();
+         !step.core.ledger.owes_copies() && !step.core.ledger.points().exist();
 }
 
 }  // namespace

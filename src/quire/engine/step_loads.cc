@@ -4,9 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/block_parts.h"
+#include "quire/kv/lost_bytes.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
@@ -25,6 +27,12 @@ Status copy_blocks(Step& step) {
     }
   }
   step.copies_lost = !status.ok();
+  kv::LostBytes& lost = step.core.ledger.lost();
+  const kv::LostBytes::Blocks blocks = lost.take();
+  step.core.paged_pool.give_back(blocks.windows, kv::BlockCopy::Parts::kWindow,
+                                 [&](BlockId id) { return !lost.has_window_part(id); });
+  step.core.paged_pool.give_back(blocks.all, kv::BlockCopy::Parts::kFull,
+                                 [&](BlockId id) { return lost.is_free(id); });
   return status;
 }
 

@@ -24,6 +24,8 @@ bool can_swap(SeqId sequence, const kv::Ledger& ledger) {
   const kv::LedgerConfig& config = ledger.config();
   return ledger.sequences().is_plain(sequence) && !config.open_format() &&
          config.window_tokens == 0 && config.num_states == 0 &&
+         (config.window_group.tokens == 0 ||
+          ledger.sequences().behind_window(sequence) == kv::BehindWindow::kKeeps) &&
          ledger.sequences().format(sequence) == kv::kOwnFormat;
 }
 
@@ -43,7 +45,7 @@ std::int32_t SwapSpace::keep(RequestId id, SeqId sequence, const kv::Ledger& led
     const kv::RunView run = ledger.sequences().runs(sequence).back();
     const std::int64_t blocks = blocks_of(run.num_tokens, ledger);
     const std::int64_t block_bytes = pool.geometry().block_bytes();
-    if (blocks == 0 || bytes_ + blocks * block_bytes > block_bytes * pool.num_blocks()) {
+    if (blocks == 0 || bytes_ + blocks * block_bytes > ledger.config().budget_bytes()) {
       return 0;
     }
     Kept kept{.bytes = pool.host_buffer(static_cast<std::size_t>(blocks * block_bytes)),

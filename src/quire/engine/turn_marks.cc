@@ -74,8 +74,8 @@ TurnMarks::TurnMarks(const TextBundle& text) {
   answer_ = behind(asked, opened, common_prefix(opened, otherwise));
 }
 
-std::vector<std::int32_t> TurnMarks::marks(std::span<const TokenId> ids) const {
-  std::vector<std::int32_t> found;
+std::vector<kv::PointMark> TurnMarks::marks(std::span<const TokenId> ids) const {
+  std::vector<kv::PointMark> found;
   if (user_.empty()) {
     return found;
   }
@@ -85,7 +85,7 @@ std::vector<std::int32_t> TurnMarks::marks(std::span<const TokenId> ids) const {
   }
   const auto add = [&](auto place) {
     if (place != ids.begin()) {
-      found.push_back(static_cast<std::int32_t>(place - ids.begin()));
+      found.push_back({.tokens = static_cast<std::int32_t>(place - ids.begin())});
     }
   };
   add(user.begin());
@@ -97,7 +97,7 @@ std::vector<std::int32_t> TurnMarks::marks(std::span<const TokenId> ids) const {
     if (place <= user.begin() - ids.begin()) {
       break;
     }
-    found.push_back(static_cast<std::int32_t>(place));
+    found.push_back({.tokens = static_cast<std::int32_t>(place)});
   }
   if (!answer_.empty()) {
     const auto answer =

@@ -7,11 +7,11 @@
 // Thread rule: immutable; any thread.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "quire/engine/model_bundle.h"
+#include "quire/kv/states.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -26,7 +26,7 @@ class TurnMarks {
 
   // Returns the lengths of `ids` before the last user message and before the opening of the answer
   // behind it, those that are found. O(ids).
-  [[nodiscard]] std::vector<std::int32_t> marks(std::span<const TokenId> ids) const;
+  [[nodiscard]] std::vector<kv::PointMark> marks(std::span<const TokenId> ids) const;
 
  private:
   std::vector<TokenId> user_;    // ids that begin a user's turn

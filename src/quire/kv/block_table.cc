@@ -27,13 +27,15 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
     : shared_(other.shared_),
       ids_(std::exchange(other.ids_, {})),
       refs_(std::exchange(other.refs_, {})),
-      num_given_up_(std::exchange(other.num_given_up_, 0)) {}
+      num_given_up_(std::exchange(other.num_given_up_, 0)),
+      num_without_part_(std::exchange(other.num_without_part_, 0)) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(shared_, other.shared_);
   std::swap(ids_, other.ids_);
   std::swap(refs_, other.refs_);
   std::swap(num_given_up_, other.num_given_up_);
+  std::swap(num_without_part_, other.num_without_part_);
   return *this;
 }
 
@@ -43,8 +45,9 @@ BlockTable BlockTable::clone(std::int32_t count) const {
   copy.ids_.assign(ids_.begin(), ids_.begin() + count);
   copy.refs_.assign(refs_.begin(), refs_.begin() + count);
   copy.num_given_up_ = std::min(num_given_up_, count);
-  for (const BlockRef block : copy.live()) {
-    shared_->retain(block);
+  copy.num_without_part_ = std::min(num_without_part_, count);
+  for (std::int32_t i = copy.num_given_up_; i < count; ++i) {
+    shared_->retain(ref(i), held_of(i));
   }
   return copy;
 }
@@ -68,7 +71,7 @@ void BlockTable::push(BlockRef block) {
 
 void BlockTable::replace(std::int32_t index, BlockRef block) {
   QUIRE_CHECK(index >= num_given_up_ && index < size(), "a block that is not held was replaced");
-  shared_->release(ref(index));
+  shared_->release(ref(index), held_of(index));
   ids_[static_cast<std::size_t>(index)] = block.id;
   refs_[static_cast<std::size_t>(index)] = block;
 }
@@ -76,12 +79,25 @@ void BlockTable::replace(std::int32_t index, BlockRef block) {
 void BlockTable::truncate(std::int32_t count) {
   while (size() > count) {
     if (num_live() > 0) {
-      shared_->release(refs_.back());
+      shared_->release(refs_.back(), held_of(size() - 1));
     } else {
       --num_given_up_;
     }
+    num_without_part_ = std::min(num_without_part_, size() - 1);
     ids_.pop_back();
     refs_.pop_back();
+  }
+}
+
+void BlockTable::push_without_part(BlockRef block) {
+  QUIRE_CHECK(num_without_part_ == size(), "a window part is held before one that is not");
+  push(block);
+  ++num_without_part_;
+}
+
+void BlockTable::take_parts_up(std::int32_t first) {
+  while (num_without_part_ > first) {
+    shared_->parts().hold(ref(--num_without_part_).id);
   }
 }
 

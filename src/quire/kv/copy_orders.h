@@ -28,6 +28,7 @@ class CopyOrders {
     }
   }
   void add(const BlockCopy& copy) { copies_.push_back(copy); }
+  [[nodiscard]] bool empty() const { return copies_.empty(); }
   // Returns the copies since the last call.
   [[nodiscard]] std::vector<BlockCopy> take() {
     std::vector<BlockCopy> taken = copies_;

@@ -31,6 +31,7 @@ Ledger::Ledger(const LedgerConfig& config)
       restored_kv_(*state_),
       segments_(*state_),
       coalescing_(*state_),
+      lost_(*state_),
       cache_(*state_) {}
 
 Ledger::~Ledger() = default;
@@ -56,6 +57,13 @@ std::int32_t Ledger::open_blocks_free() const {
 std::int64_t Ledger::min_blocks(std::int64_t num_tokens) const {
   const std::int64_t block_tokens = config().block_tokens;
   const std::int64_t whole = (num_tokens + block_tokens - 1) / block_tokens;
+  if (const WindowGroup& group = config().window_group; group.tokens > 0) {
+    const std::int64_t parts =
+        std::min(whole, blocks_for_tokens(config(), group.tokens - 1) + std::int64_t{1});
+    const std::int64_t bytes = whole * config().full_bytes() + parts * group.block_bytes;
+    const std::int64_t block_bytes = config().block_bytes(kOwnFormat);
+    return (bytes + block_bytes - 1) / block_bytes;
+  }
   if (config().window_tokens == 0) {
     return whole;
   }
@@ -69,6 +77,8 @@ BlockRef Ledger::current(BlockId id, FormatId format) const {
 }
 
 std::vector<BlockCopy> Ledger::take_copies() { return state_->shared.copies().take(); }
+
+bool Ledger::owes_copies() const { return !state_->shared.copies().empty(); }
 
 LedgerMark Ledger::mark() const { return {state_->last_id}; }
 

@@ -1,7 +1,7 @@
 // Ledger: owner of who uses which block for which tokens, and of what may be evicted. It knows
 // numbers (blocks, tokens), never a tensor. The paged pool (kv_store) holds the bytes.
 //
-// A ledger is one state with seven views, each in a header of its own. A plain request needs this
+// A ledger is one state with views, each in a header of its own. A plain request needs this
 // header and sequences() alone.
 //
 // Thread rule: one thread, the engine's, owns it. The README has the numbered invariants.
@@ -15,6 +15,7 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/coalescing.h"
 #include "quire/kv/format.h"
+#include "quire/kv/lost_bytes.h"
 #include "quire/kv/preemption.h"
 #include "quire/kv/prefix_cache.h"
 #include "quire/kv/restore_points.h"
@@ -49,6 +50,7 @@ class Ledger {
   [[nodiscard]] Segments& segments() { return segments_; }
   [[nodiscard]] const Segments& segments() const { return segments_; }
   [[nodiscard]] Coalescing& coalescing() { return coalescing_; }
+  [[nodiscard]] LostBytes& lost() { return lost_; }
   [[nodiscard]] PrefixCache& cache() { return cache_; }
   [[nodiscard]] const PrefixCache& cache() const { return cache_; }
 
@@ -74,6 +76,8 @@ class Ledger {
   // Returns the copies ordered since the last call. The caller makes them in this order before it
   // writes KV. If a copy fails, the caller forgets the cache, since cached KV may be wrong then.
   [[nodiscard]] std::vector<BlockCopy> take_copies();
+  // Returns whether some are to be made.
+  [[nodiscard]] bool owes_copies() const;
 
   // Returns the present moment.
   [[nodiscard]] LedgerMark mark() const;
@@ -90,6 +94,7 @@ class Ledger {
   RestoredKV restored_kv_;
   Segments segments_;
   Coalescing coalescing_;
+  LostBytes lost_;
   PrefixCache cache_;
 };
 

@@ -22,6 +22,7 @@
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/states.h"
 #include "quire/kv/types.h"
+#include "quire/kv/window_parts.h"
 #include "quire/result.h"
 
 namespace quire::kv {
@@ -40,6 +41,7 @@ struct BlockUse {
   std::int32_t readable = 0;    // slots from the first that some table covers
   std::int32_t writers = 0;     // sequences with room in it
   std::int32_t first_room = 0;  // the writer's first slot
+  std::int32_t parts = 0;       // tables that hold its window part
   bool reserved = false;        // set aside for a sequence
 
   [[nodiscard]] std::int32_t holders() const { return users + (reserved ? 1 : 0); }
@@ -49,6 +51,7 @@ struct BlockUse {
 struct Slots {
   std::int32_t filled = 0;
   bool writes = false;
+  bool holds_part = true;
 };
 
 // The claims of all holders, block by block.
@@ -78,6 +81,7 @@ class BlockUses {
     }
     BlockUse& use = uses_[block.format().value][static_cast<std::size_t>(block.id.value)];
     ++use.users;
+    use.parts += slots.holds_part ? 1 : 0;
     use.open_runs += open ? 1 : 0;
     use.readable = std::max(use.readable, slots.filled);
     if (slots.writes) {
@@ -168,6 +172,50 @@ Status check_slabs(const SharedBlocks& shared, const BlockUses& uses) {
   return {};
 }
 
+Status check_parts_of(const Sequence& sequence, const LedgerConfig& config) {
+  const OpenRun& open = sequence.open();
+  const bool frees = sequence.use().past == BehindWindow::kFrees;
+  if (open.blocks.num_without_part() <=
+      (frees ? parts_behind_window(config, open.num_tokens) : 0)) {
+    return {};
+  }
+  return broken("L16", open.blocks.num_without_part(), " window parts of a run of ",
+                open.num_tokens, " tokens were let go, the window still sees some of them");
+}
+
+// Returns how many window parts are held, counted by the tables that hold them.
+Result<std::int32_t> count_parts(const SharedBlocks& shared, std::span<const BlockUse> uses) {
+  const WindowParts& parts = shared.parts();
+  std::vector<std::int32_t> holders(uses.size());
+  std::ranges::transform(uses, holders.begin(), &BlockUse::parts);
+  if (const Status counted = parts.check(holders); !counted.ok()) {
+    return broken("L16", counted.error().message).error();
+  }
+  for (std::int32_t i = 0; i < shared.pool().num_blocks(); ++i) {
+    const bool free =
+        shared.pool().references(BlockId{i}) == 0 || uses[static_cast<std::size_t>(i)].reserved;
+    if (parts.is_there(BlockId{i}) && free) {
+      return broken("L16", "free block ", i, " has a window part").error();
+    }
+  }
+  if (bytes_free(shared) < 0) {
+    return broken("L16", -bytes_free(shared), " bytes more than the budget of ",
+                  shared.config().budget_bytes(), " are used")
+        .error();
+  }
+  return parts.num_there() - parts.num_idle();
+}
+
+// Returns whether block `i` of an open run is indexed behind the one before it.
+bool stands_behind(const PrefixIndex& index, const Sequence& sequence, std::int32_t i) {
+  const BlockTable& blocks = sequence.open().blocks;
+  const BlockRef parent = index.parent_of(blocks.ref(i));
+  if (i == 0) {
+    return index.find_root(sequence.use().salt) == parent;
+  }
+  return i == blocks.num_given_up() || blocks.ref(i - 1) == parent;
+}
+
 class Checker {
  public:
   Checker(const SharedBlocks& shared, BlockUses& uses) : shared_(shared), uses_(uses) {}
@@ -217,6 +265,7 @@ class Checker {
       return broken("L7", given_up, " blocks of a run of ", stored,
                     " tokens were given up, the window still sees some of them");
     }
+    QUIRE_TRY_STATUS(check_parts_of(sequence, shared_.config()));
     return sequence.is_plain() ? check_indexed_tokens(sequence) : Status();
   }
 
@@ -233,6 +282,10 @@ class Checker {
     }
     QUIRE_TRY_STATUS(check_slabs(shared_, uses_));
     bytes_in_use_ = shared_.config().bytes_of(in_use);
+    if (shared_.parts().exist()) {
+      QUIRE_TRY(const std::int32_t parts, count_parts(shared_, uses_.of(kOwnFormat)));
+      bytes_in_use_ -= (in_use[kOwnFormat] - parts) * shared_.config().window_group.block_bytes;
+    }
     return {};
   }
 
@@ -270,8 +323,11 @@ class Checker {
       }
       const std::int32_t filled = std::clamp(num_tokens - i * block_tokens, 0, block_tokens) +
                                   (i + 1 == table.size() ? tail_slot : 0);
-      QUIRE_TRY_STATUS(
-          uses_.add(block, {.filled = filled, .writes = filled < block_tokens && room > 0}, open));
+      QUIRE_TRY_STATUS(uses_.add(block,
+                                 {.filled = filled,
+                                  .writes = filled < block_tokens && room > 0,
+                                  .holds_part = i >= table.num_without_part()},
+                                 open));
     }
     return {};
   }
@@ -330,21 +386,11 @@ class Checker {
       if (!std::ranges::equal(own, shared_.index().tokens_of(block))) {
         return broken("L6", "block ", block.id.value, " is indexed under other tokens");
       }
-      if (!stands_behind(sequence, i)) {
+      if (!stands_behind(shared_.index(), sequence, i)) {
         return broken("L6", "block ", block.id.value, " is indexed behind another block or salt");
       }
     }
     return {};
-  }
-
-  // Returns whether block `i` of an open run is indexed behind the one before it.
-  [[nodiscard]] bool stands_behind(const Sequence& sequence, std::int32_t i) const {
-    const BlockTable& blocks = sequence.open().blocks;
-    const BlockRef parent = shared_.index().parent_of(blocks.ref(i));
-    if (i == 0) {
-      return shared_.index().find_root(sequence.salt()) == parent;
-    }
-    return i == blocks.num_given_up() || blocks.ref(i - 1) == parent;
   }
 
   [[nodiscard]] Status check_index() const {

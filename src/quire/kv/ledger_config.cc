@@ -1,4 +1,5 @@
 // LedgerConfig: what a ledger may be, and the sizes that follow from it.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -52,12 +53,33 @@ Status check_format(const LedgerConfig& config, std::size_t index) {
         base::str_cat("slab_blocks is ", config.slab_blocks, "; give ", least,
                       " or more, since a slab holds two blocks of ", format.block_bytes, " bytes")};
   }
-  const std::int64_t blocks = config.budget_bytes() / format.block_bytes;
+  const std::int64_t blocks = config.num_ids() * own / format.block_bytes;
   if (blocks > kMaxSlots / config.block_tokens) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("the pool has ", blocks, " blocks of ", format.block_bytes,
                           " bytes; give a num_blocks with which it has at most ",
                           kMaxSlots / config.block_tokens)};
+  }
+  return {};
+}
+
+// A block without its window part shall still have bytes, and be of one size.
+Status check_window_group(const LedgerConfig& config) {
+  const WindowGroup& group = config.window_group;
+  if (group.tokens == 0 && group.block_bytes == 0) {
+    return {};
+  }
+  if (group.tokens < 1 || group.block_bytes < 1 || config.formats.empty() ||
+      group.block_bytes >= config.block_bytes(kOwnFormat)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("the window group has a window of ", group.tokens, " tokens and ",
+                          group.block_bytes,
+                          " bytes of a block; give a window, and a part of the block's bytes")};
+  }
+  if (config.window_tokens > 0 || config.num_states > 0 || config.open_format()) {
+    return {ErrorCode::kInvalidArgument,
+            "a window group beside states, beside a window of all layers or in blocks that are "
+            "written whole is not implemented"};
   }
   return {};
 }
@@ -90,6 +112,7 @@ Status LedgerConfig::validate() const {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("window_tokens is ", window_tokens, "; give 0 (no window) or more")};
   }
+  QUIRE_TRY_STATUS(check_window_group(*this));
   if (num_states < 0 || num_states == 1) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("num_states is ", num_states, "; give 0 (no states) or at least 2")};
@@ -121,6 +144,14 @@ std::optional<FormatId> LedgerConfig::lent_open_format() const {
 }
 
 std::int64_t LedgerConfig::budget_bytes() const { return num_blocks * block_bytes(kOwnFormat); }
+
+std::int32_t LedgerConfig::num_ids() const {
+  if (window_group.tokens == 0) {
+    return num_blocks;
+  }
+  return static_cast<std::int32_t>(
+      std::min(budget_bytes() / full_bytes(), kMaxSlots / block_tokens));
+}
 
 std::int64_t LedgerConfig::block_bytes(FormatId format) const {
   return formats[format.value].block_bytes;

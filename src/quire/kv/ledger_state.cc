@@ -20,6 +20,7 @@
 #include "quire/kv/sequence.h"
 #include "quire/kv/states.h"
 #include "quire/kv/types.h"
+#include "quire/kv/window_parts.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -55,29 +56,30 @@ void LedgerState::close(SeqId id) {
 
 void LedgerState::assign(SeqId id, SessionRef session) {
   Sequence& sequence = this->sequence(id);
-  if (sequence.session() == session) {
+  if (sequence.use().session == session) {
     return;
   }
-  shared.order().end(sequence.session(), sequence.last_cached().id.value);
+  shared.order().end(sequence.use().session, sequence.last_cached().id.value);
   shared.order().begin(session);
   sequence.assign(session);
 }
 
 std::int32_t LedgerState::reattach(SeqId id) {
   Sequence& sequence = this->sequence(id);
-  if (!sequence.adopts() || sequence.num_computed() > 0) {
+  if (!sequence.use().adopts || sequence.num_computed() > 0) {
     return 0;
   }
-  const Prefix prefix = cached_prefix(sequence.tokens(), sequence.salt());
+  const Prefix prefix = cached_prefix(sequence.tokens(), sequence.use().salt, sequence.use().past);
   if (prefix.tokens > 0) {
     sequence.attach(prefix.blocks, prefix.tokens);
   }
+  tokens_replayed += prefix.known_tokens - prefix.tokens;
+  sequence.add_point(prefix.known_tokens);  // others may leave the history there, too
   if (SequenceStates* own = states_of(id)) {
     if (prefix.tokens > 0) {
       own->restore(prefix.state);
       own->set_lacks_tail(prefix.tokens % shared.config().block_tokens != 0);
     }
-    tokens_replayed += prefix.known_tokens - prefix.tokens;
     const std::int32_t unknown = prefix.known_tokens - prefix.tokens;
     const bool is_far = unknown > (prefix.tokens > 0 ? kPointDistance : 0);
     own->leave_history_at(is_far ? prefix.known_tokens : 0);
@@ -92,9 +94,9 @@ std::int32_t LedgerState::restore_before(SeqId id, std::int32_t length) {
   const Sequence& sequence = this->sequence(id);
   SequenceStates& own = *states_of(id);
   std::optional<States::Found> found;
-  if (sequence.is_plain() && sequence.adopts()) {
-    found = states.find(sequence.tokens().first(static_cast<std::size_t>(length)), sequence.salt(),
-                        [](std::int32_t) { return true; });
+  if (sequence.is_plain() && sequence.use().adopts) {
+    found = states.find(sequence.tokens().first(static_cast<std::size_t>(length)),
+                        sequence.use().salt, [](std::int32_t) { return true; });
   }
   if (!found) {
     own.drop();
@@ -123,10 +125,11 @@ Error LedgerState::no_room(std::int64_t tokens, const BlockCounts& needed) const
                           " of open blocks");
   return {
       .code = ErrorCode::kOutOfBlocks,
-      .message = base::str_cat("cannot make room for ", tokens, " tokens: needs ", own, " blocks",
-                               open, ", ", shared.pool().num_free() + shared.reserved().size(),
-                               " free and ", shared.index().num_unused(), " evictable of ",
-                               shared.pool().num_blocks(), "; close sequences or raise kv_budget"),
+      .message = base::str_cat(
+          "cannot make room for ", tokens, " tokens: needs ", own, " blocks", open, ", ",
+          shared.num_available() - std::min(shared.index().num_unused(), shared.num_available()),
+          " free and ", std::min(shared.index().num_unused(), shared.num_available()),
+          " evictable of ", config.num_blocks, "; close sequences or raise kv_budget"),
       .needed_bytes = bytes,
       .free_bytes = shared.num_available() * config.block_bytes(kOwnFormat)};
 }
@@ -139,12 +142,14 @@ Error LedgerState::no_state() const {
 }
 
 LedgerState::Prefix LedgerState::cached_prefix(std::span<const TokenId> tokens,
-                                               std::string_view salt) const {
+                                               std::string_view salt, BehindWindow past) const {
   Prefix prefix{.blocks = cached_path(tokens, salt)};
   const std::int32_t block_tokens = shared.config().block_tokens;
-  prefix.tokens = static_cast<std::int32_t>(prefix.blocks.size()) * block_tokens;
-  prefix.known_tokens = prefix.tokens;
+  prefix.known_tokens = static_cast<std::int32_t>(prefix.blocks.size()) * block_tokens;
   if (!states.exist()) {
+    const std::int32_t usable = usable_blocks(shared, prefix.blocks, past == BehindWindow::kKeeps);
+    prefix.blocks.resize(static_cast<std::size_t>(usable));
+    prefix.tokens = usable * block_tokens;
     return prefix;
   }
   const auto has_blocks = [&](std::int32_t length) {
@@ -175,13 +180,19 @@ LedgerCounts LedgerState::counts() const {
   const BlockPool& pool = shared.pool();
   LedgerCounts counts;
   const std::int64_t block_bytes = shared.config().block_bytes(kOwnFormat);
-  counts.blocks_total = pool.num_blocks();
-  counts.blocks_cached = shared.index().num_unused();
+  const WindowParts& parts = shared.parts();
+  const std::int64_t full_bytes = shared.config().full_bytes();
+  const std::int64_t part_bytes = shared.config().window_group.block_bytes;
+  const std::int32_t unused = shared.index().num_unused();
+  counts.blocks_total = shared.config().num_blocks;
   counts.bytes_total = shared.config().budget_bytes();
-  counts.bytes_cached = counts.blocks_cached * block_bytes;
-  counts.bytes_in_use =
-      (pool.num_taken() - shared.reserved().size() - counts.blocks_cached) * block_bytes +
-      shared.lent().bytes_in_use();
+  counts.bytes_cached = unused * full_bytes + parts.num_idle() * part_bytes;
+  counts.blocks_cached = static_cast<std::int32_t>(counts.bytes_cached / block_bytes);
+  counts.bytes_in_use = (pool.num_taken() - shared.reserved().size() - unused) * full_bytes +
+                        (parts.num_there() - parts.num_idle()) * part_bytes +
+                        shared.lent().bytes_in_use();
+  counts.bytes_window = parts.num_there() * part_bytes;
+  counts.bytes_window_in_use = (parts.num_there() - parts.num_idle()) * part_bytes;
   counts.bytes_free = counts.bytes_total - counts.bytes_cached - counts.bytes_in_use;
   counts.bytes_lent = shared.lent().bytes_lent();
   counts.blocks_in_use =

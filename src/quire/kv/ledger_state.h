@@ -70,7 +70,8 @@ struct LedgerState {
     std::int32_t known_tokens = 0;  // of the longest history known
   };
   // Returns the longest prefix of `tokens` from which a sequence can go on, without the last token.
-  [[nodiscard]] Prefix cached_prefix(std::span<const TokenId> tokens, std::string_view salt) const;
+  [[nodiscard]] Prefix cached_prefix(std::span<const TokenId> tokens, std::string_view salt,
+                                     BehindWindow past) const;
   // Returns the blocks of the longest cached prefix of `tokens`, without the last token.
   [[nodiscard]] std::vector<BlockRef> cached_path(std::span<const TokenId> tokens,
                                                   std::string_view salt) const;

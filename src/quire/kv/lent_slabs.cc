@@ -18,9 +18,9 @@
 namespace quire::kv {
 
 LentSlabs::LentSlabs(const LedgerConfig& config)
-    : budget_bytes_(config.budget_bytes()),
+    : all_bytes_(config.num_ids() * config.block_bytes(kOwnFormat)),
       slab_bytes_(config.slab_blocks * config.block_bytes(kOwnFormat)),
-      num_own_blocks_(config.num_blocks),
+      num_own_blocks_(config.num_ids()),
       slab_blocks_(config.slab_blocks) {
   for (const BlockFormat& format : config.formats) {
     block_bytes_.push_back(format.block_bytes);
@@ -30,9 +30,9 @@ LentSlabs::LentSlabs(const LedgerConfig& config)
   }
   pools_.reserve(config.formats.size() - 1);
   for (std::uint8_t i = 1; i < config.num_formats(); ++i) {
-    pools_.emplace_back(static_cast<std::int32_t>(budget_bytes_ / block_bytes_[i]), FormatId{i});
+    pools_.emplace_back(static_cast<std::int32_t>(all_bytes_ / block_bytes_[i]), FormatId{i});
   }
-  owners_.resize(static_cast<std::size_t>((budget_bytes_ + slab_bytes_ - 1) / slab_bytes_));
+  owners_.resize(static_cast<std::size_t>((all_bytes_ + slab_bytes_ - 1) / slab_bytes_));
   used_.resize(owners_.size());
   kept_.resize(owners_.size());
 }
@@ -73,7 +73,7 @@ LentSlabs::Blocks LentSlabs::gained_by(FormatId format, std::int32_t slab,
   };
   const std::int64_t bytes = block_bytes_[format.value];
   const std::int64_t begin = slab * slab_bytes_;
-  const std::int64_t end = std::min(begin + slab_bytes_, budget_bytes_);
+  const std::int64_t end = std::min(begin + slab_bytes_, all_bytes_);
   std::int64_t first = begin / bytes;
   std::int64_t behind = end / bytes;
   first += begin % bytes != 0 && !has(slab - 1) ? 1 : 0;
@@ -82,11 +82,13 @@ LentSlabs::Blocks LentSlabs::gained_by(FormatId format, std::int32_t slab,
           .count = static_cast<std::int32_t>(std::max<std::int64_t>(behind - first, 0))};
 }
 
-std::int32_t LentSlabs::within_reach(FormatId format, std::span<const std::int32_t> costs) const {
+std::int32_t LentSlabs::within_reach(FormatId format, std::span<const std::int32_t> costs,
+                                     std::int64_t bytes) const {
   std::vector<FormatId> owners = owners_;
   std::int32_t blocks = pool(format).num_free();
   for (std::int32_t slab = 0; slab < num_slabs(); ++slab) {
-    if (costs[static_cast<std::size_t>(slab)] != kPinned) {
+    if (costs[static_cast<std::size_t>(slab)] != kPinned && bytes >= bytes_of(slab)) {
+      bytes -= bytes_of(slab);
       blocks += gained_by(format, slab, owners).count;
       owners[static_cast<std::size_t>(slab)] = format;
     }
@@ -94,8 +96,8 @@ std::int32_t LentSlabs::within_reach(FormatId format, std::span<const std::int32
   return blocks;
 }
 
-LentSlabs::Plan LentSlabs::plan(const BlockCounts& wanted,
-                                std::span<const std::int32_t> costs) const {
+LentSlabs::Plan LentSlabs::plan(const BlockCounts& wanted, std::span<const std::int32_t> costs,
+                                std::int64_t bytes) const {
   Plan plan;
   std::vector<FormatId> owners = owners_;
   for (std::uint8_t i = 1; i <= num_others(); ++i) {
@@ -107,7 +109,8 @@ LentSlabs::Plan LentSlabs::plan(const BlockCounts& wanted,
       std::int32_t chosen = -1;
       for (std::int32_t slab = 0; slab < num_slabs(); ++slab) {
         const std::int32_t cost = costs[static_cast<std::size_t>(slab)];
-        if (cost == kPinned || owners[static_cast<std::size_t>(slab)] != kOwnFormat) {
+        if (cost == kPinned || owners[static_cast<std::size_t>(slab)] != kOwnFormat ||
+            bytes < bytes_of(slab)) {
           continue;
         }
         const std::int32_t gain = gained_by(format, slab, owners).count;
@@ -124,6 +127,7 @@ LentSlabs::Plan LentSlabs::plan(const BlockCounts& wanted,
       owners[static_cast<std::size_t>(chosen)] = format;
       plan.loans.push_back({.slab = chosen, .to = format});
       plan.own_blocks += own_blocks(chosen).count;
+      bytes -= bytes_of(chosen);
     }
     plan.lacking[format] = std::max(lacking, 0);
   }

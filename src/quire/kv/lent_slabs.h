@@ -58,11 +58,13 @@ class LentSlabs {
 
   // Returns how many blocks of `format` would be free if it had every slab that can be lent.
   // `costs` has what lending each slab costs, or kPinned.
-  [[nodiscard]] std::int32_t within_reach(FormatId format,
-                                          std::span<const std::int32_t> costs) const;
+  // No more slabs count than have `bytes` together.
+  [[nodiscard]] std::int32_t within_reach(FormatId format, std::span<const std::int32_t> costs,
+                                          std::int64_t bytes) const;
   // Chooses slabs for so many blocks of other formats than the pool's own. Those go first that
   // cost least, then those that give the most blocks, then the last ones. Cost: O(slabs) for each.
-  [[nodiscard]] Plan plan(const BlockCounts& wanted, std::span<const std::int32_t> costs) const;
+  [[nodiscard]] Plan plan(const BlockCounts& wanted, std::span<const std::int32_t> costs,
+                          std::int64_t bytes) const;
   // Gives a slab to a format. Precondition: the blocks of the pool's own format in it are withheld.
   void lend(Loan loan);
   // Makes all slabs that are lent now stay with their formats.
@@ -89,6 +91,9 @@ class LentSlabs {
   };
 
   [[nodiscard]] BlockPool& pool_of(FormatId format) { return pools_[format.value - 1U]; }
+  [[nodiscard]] std::int64_t bytes_of(std::int32_t slab) const {
+    return own_blocks(slab).count * block_bytes_.front();
+  }
   [[nodiscard]] SlabRange touched_by(FormatId format, std::int32_t block) const;
   // Returns the blocks that `format` can use only with this slab, where `owners` have the others.
   [[nodiscard]] Blocks gained_by(FormatId format, std::int32_t slab,
@@ -97,7 +102,7 @@ class LentSlabs {
   [[nodiscard]] bool may_use(FormatId format, std::int32_t block) const;
   [[nodiscard]] Status check_own(const BlockPool& own) const;
 
-  std::int64_t budget_bytes_ = 0;
+  std::int64_t all_bytes_ = 0;
   std::int64_t slab_bytes_ = 0;
   std::int32_t num_own_blocks_ = 0;
   std::int32_t slab_blocks_ = 0;

@@ -31,7 +31,15 @@ class Preemption {
   std::int32_t reattach(SeqId id);
 
  private:
-  [[nodiscard]] std::int32_t freed_with(std::span<BlockRef> held) const;
+  struct Held {
+    BlockRef block;
+    bool with_part = true;
+  };
+  struct Freed {
+    std::int32_t blocks = 0;
+    std::int32_t parts = 0;
+  };
+  [[nodiscard]] Freed freed_with(std::span<Held> held) const;
 
   LedgerState* state_;
 };

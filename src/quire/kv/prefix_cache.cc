@@ -7,11 +7,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
@@ -23,8 +25,9 @@ std::int32_t PrefixCache::match(std::span<const TokenId> tokens, std::string_vie
   return probe(tokens, salt).tokens;
 }
 
-PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view salt) const {
-  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt);
+PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view salt,
+                               BehindWindow past) const {
+  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt, past);
   const std::vector<BlockRef>& path = prefix.blocks;
   const LedgerConfig& config = state_->shared.config();
   PrefixMatch result{.tokens = prefix.tokens, .known_tokens = prefix.known_tokens};
@@ -32,10 +35,21 @@ PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view
     result.idle_states = state_->states.num_users(prefix.state) == 0 ? 1 : 0;
   }
   const auto behind = static_cast<std::size_t>(blocks_to_give_up(config, result.tokens));
-  for (const BlockRef block : std::span(path).subspan(behind)) {
-    ++result.blocks;
-    result.evictable_blocks += state_->shared.index().is_unused(block) ? 1 : 0;
+  const std::int32_t passed =
+      past == BehindWindow::kFrees ? parts_behind_window(config, result.tokens) : 0;
+  std::int64_t idle_bytes = 0, held_bytes = 0;
+  for (std::size_t i = behind; i < path.size(); ++i) {
+    const bool unused = state_->shared.index().is_unused(path[i]);
+    (unused ? idle_bytes : held_bytes) += config.full_bytes();
+    if (std::cmp_greater_equal(i, passed)) {
+      const bool idle = state_->shared.parts().holders(path[i].id) == 0;
+      (idle ? idle_bytes : held_bytes) += config.window_group.block_bytes;
+    }
   }
+  // Rounded so that blocks less evictable ones are never too many.
+  const std::int64_t block_bytes = config.block_bytes(kOwnFormat);
+  result.evictable_blocks = static_cast<std::int32_t>((idle_bytes + block_bytes - 1) / block_bytes);
+  result.blocks = result.evictable_blocks + static_cast<std::int32_t>(held_bytes / block_bytes);
   return result;
 }
 
@@ -57,7 +71,10 @@ PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_vie
   if (!state_->shared.config().prefix_cache) {
     return {.why = PrefixMiss::Why::kCacheOff};
   }
-  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt);
+  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt, BehindWindow::kFrees);
+  if (prefix.known_tokens > prefix.tokens && !state_->states.exist()) {
+    return {.why = PrefixMiss::Why::kWindowFreed, .token = prefix.known_tokens};
+  }
   if (prefix.known_tokens > prefix.tokens) {
     const auto known = tokens.first(static_cast<std::size_t>(prefix.known_tokens));
     return {.why = state_->states.lost_point(known, salt) > prefix.tokens
@@ -96,6 +113,9 @@ std::string to_text(const PrefixMiss& miss) {
     case PrefixMiss::Why::kPointEvicted:
       return base::str_cat("known up to token ", miss.token,
                            ", and the state behind it was evicted to make room");
+    case PrefixMiss::Why::kWindowFreed:
+      return base::str_cat("known up to token ", miss.token,
+                           ", and the window freed the KV before it that some layers read");
     case PrefixMiss::Why::kTail:
       return "less than a block is left, and the last token is always computed";
   }

@@ -21,13 +21,13 @@ class PrefixCache {
   explicit PrefixCache(LedgerState& state) : state_(&state) {}
 
   // Returns the length of the longest prefix of `tokens` that is cached for `salt`, at most
-  // tokens.size() - 1. Uses nothing. Cost: O(match).
+  // tokens.size() - 1. The sequence would free KV behind the window. Uses nothing. Cost: O(match).
   [[nodiscard]] std::int32_t match(std::span<const TokenId> tokens,
                                    std::string_view salt = {}) const;
   // Returns the length that match() finds, with the blocks that attaching it would hold. Cost:
   // O(match).
-  [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens,
-                                  std::string_view salt = {}) const;
+  [[nodiscard]] PrefixMatch probe(std::span<const TokenId> tokens, std::string_view salt = {},
+                                  BehindWindow past = BehindWindow::kFrees) const;
   // Returns the length of the match of each salt that has one, the longest first. For the operator;
   // names no salt. Cost: O(salts * match).
   [[nodiscard]] std::vector<std::int32_t> match_each_salt(std::span<const TokenId> tokens) const;

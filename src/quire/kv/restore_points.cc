@@ -59,10 +59,10 @@ bool RestorePoints::lacks_tail(SeqId id) const {
 std::vector<RestorePoints::Known> RestorePoints::known(SeqId id) const {
   const Sequence& sequence = state_->sequence(id);
   std::vector<Known> known;
-  if (sequence.is_plain() && sequence.adopts()) {
+  if (sequence.is_plain() && sequence.use().adopts) {
     state_->states.visit_points(
-        sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())), sequence.salt(),
-        [&](std::int32_t tokens, bool stays) {
+        sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())),
+        sequence.use().salt, [&](std::int32_t tokens, bool stays) {
           known.push_back({.tokens = tokens, .stays = stays});
         });
   }
@@ -71,10 +71,10 @@ std::vector<RestorePoints::Known> RestorePoints::known(SeqId id) const {
 
 bool RestorePoints::wants_point(SeqId id, std::int32_t tokens) const {
   const Sequence& sequence = state_->sequence(id);
-  return state_->shared.config().prefix_cache && sequence.is_plain() && sequence.adopts() &&
+  return state_->shared.config().prefix_cache && sequence.is_plain() && sequence.use().adopts &&
          tokens > 0 &&
          !state_->states.has_point(sequence.tokens().first(static_cast<std::size_t>(tokens)),
-                                   sequence.salt());
+                                   sequence.use().salt);
 }
 
 std::int32_t RestorePoints::left_history_at(SeqId id) const {
@@ -84,6 +84,11 @@ std::int32_t RestorePoints::left_history_at(SeqId id) const {
 void RestorePoints::mark(SeqId id, std::span<const PointMark> marks, std::int32_t prompt_tokens) {
   if (SequenceStates* states = state_->states_of(id)) {
     states->mark(marks, prompt_tokens);
+  }
+  Sequence& sequence = state_->sequence(id);
+  sequence.add_point(prompt_tokens - 1);
+  for (const PointMark& mark : marks) {
+    sequence.add_point(mark.tokens);
   }
 }
 
@@ -112,16 +117,16 @@ HeldState RestorePoints::present(SeqId id) const {
 void RestorePoints::add(SeqId id, std::int32_t tokens, const HeldState& state, bool stays) {
   const Sequence& sequence = state_->sequence(id);
   state_->states.add_point(sequence.tokens().first(static_cast<std::size_t>(tokens)),
-                           sequence.salt(), state.ref(), stays);
+                           sequence.use().salt, state.ref(), stays);
 }
 
 void RestorePoints::thin(SeqId id) {
   const Sequence& sequence = state_->sequence(id);
-  if (!sequence.is_plain() || !sequence.adopts()) {
+  if (!sequence.is_plain() || !sequence.use().adopts) {
     return;
   }
   state_->states.thin(sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())),
-                      sequence.salt(), kPointDistance,
+                      sequence.use().salt, kPointDistance,
                       std::min(sequence.num_computed(), state_->states_of(id)->own_points_from()));
 }
 

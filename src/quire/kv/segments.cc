@@ -99,7 +99,12 @@ Result<BlockTable> blocks_for_maps(SharedBlocks& shared, std::int32_t count) {
 }  // namespace
 
 Result<SegmentId> Segments::seal(SeqId id) {
-  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id)));
+  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id), true));
+  return state_->name(std::make_shared<const Segment>(std::move(segment)));
+}
+
+Result<SegmentId> Segments::seal_to_forget(SeqId id) {
+  QUIRE_TRY(Segment segment, state_->sequence(id).seal(state_->maps_of(id), false));
   return state_->name(std::make_shared<const Segment>(std::move(segment)));
 }
 

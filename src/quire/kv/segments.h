@@ -30,6 +30,8 @@ class Segments {
   // Makes a segment of the KV of the open run. The segment stands at positions from 0 and lives
   // until drop(). Fails with kInvalidArgument without KV, or when the window has freed a part.
   [[nodiscard]] Result<SegmentId> seal(SeqId id);
+  // Makes a segment for forget() alone. It may lack KV of layers with a window.
+  [[nodiscard]] Result<SegmentId> seal_to_forget(SeqId id);
   // Makes a segment of every run that has KV, also of those that the sequence was composed of, at
   // their places. The caller passes them to compose() and drop(). Fails as seal() does.
   [[nodiscard]] Result<std::vector<SegmentUse>> seal_runs(SeqId id);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,23 +53,25 @@ std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_t
   return first_seen / config.block_tokens;
 }
 
+std::int32_t parts_behind_window(const LedgerConfig& config, std::int32_t num_tokens) {
+  const std::int32_t window = config.window_group.tokens;
+  return window == 0 ? 0 : std::max(0, num_tokens - window + 1) / config.block_tokens;
+}
+
 std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens) {
   const std::int32_t kept = config.open_format() ? config.block_tokens : 0;
   return blocks_behind_window(config, std::max(0, num_tokens - kept));
 }
 
-Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
-                   SessionRef session, std::string_view salt)
+Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, SequenceUse use)
     : shared_(&shared),
       tokens_(tokens.begin(), tokens.end()),
       open_{.format = {}, .blocks = BlockTable(shared), .open_blocks = OpenBlocks(shared)},
-      adopts_(adopts),
-      session_(session),
-      salt_(salt) {}
+      use_(std::move(use)) {}
 
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens,
                    std::vector<SealedRun> sealed, std::int32_t open_position, FormatId format)
-    : Sequence(shared, tokens, false) {
+    : Sequence(shared, tokens, SequenceUse()) {
   composed_ = true;
   sealed_ = std::move(sealed);
   open_.start_position = open_position;
@@ -94,7 +95,8 @@ bool Sequence::lacks_open_block(std::int64_t tokens) const {
 }
 
 Sequence Sequence::fork() const {
-  Sequence copy(*shared_, tokens_, adopts_, {}, salt_);
+  Sequence copy(*shared_, tokens_, use_);
+  copy.assign({});
   copy.composed_ = composed_;
   copy.found_blocks_ = found_blocks_;
   copy.sealed_ = sealed_;
@@ -120,7 +122,7 @@ const OpenBlock* Sequence::last_open_block() const {
              : nullptr;
 }
 
-Result<Segment> Sequence::seal(std::shared_ptr<const BlockTable> maps) const {
+Result<Segment> Sequence::seal(std::shared_ptr<const BlockTable> maps, bool whole) const {
   if (open_.num_tokens == 0) {
     return {ErrorCode::kInvalidArgument, "cannot seal a segment: no token of the open run has KV"};
   }
@@ -139,6 +141,13 @@ Result<Segment> Sequence::seal(std::shared_ptr<const BlockTable> maps) const {
             base::str_cat("cannot seal a segment of ", open_.num_tokens, " tokens: the window of ",
                           shared_->config().window_tokens, " tokens has freed ",
                           open_.blocks.num_given_up(), " of its blocks")};
+  }
+  if (whole && open_.blocks.num_without_part() > 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("cannot seal a segment of ", open_.num_tokens, " tokens: the window of ",
+                          shared_->config().window_group.tokens,
+                          " tokens of some layers has freed their KV of the first ",
+                          open_.blocks.num_without_part(), " blocks")};
   }
   const std::int32_t full = run_blocks(open_.num_tokens);
   BlockTable blocks = open_.blocks.clone(full);
@@ -297,11 +306,16 @@ void Sequence::give_up_behind(std::int32_t count) {
       open_.holder == ReservedBlocks::kNobody ? 0 : run_blocks(open_.reserved_tokens);
   while (open_.blocks.size() > count) {
     const std::int32_t last = open_.blocks.size() - 1;
-    if (last + reserved.size(open_.holder) < wanted && last >= open_.blocks.num_given_up() &&
-        !shared_->is_shared(open_.blocks.ref(last))) {
-      reserved.set_aside_again(open_.holder, open_.blocks.ref(last));
+    const BlockRef block = open_.blocks.ref(last);
+    const bool again = last + reserved.size(open_.holder) < wanted &&
+                       last >= open_.blocks.num_given_up() && !shared_->is_shared(block);
+    if (again) {
+      reserved.set_aside_again(open_.holder, block);
     }
     open_.blocks.truncate(last);
+    if (again) {
+      shared_->parts().free(block.id);
+    }
   }
 }
 
@@ -317,8 +331,44 @@ void Sequence::advance_unpublished(std::int32_t count) {
 void Sequence::advance(std::int32_t count) {
   const std::int32_t open_block = open_.num_tokens / shared_->config().block_tokens;
   advance_unpublished(count);
+  let_parts_go();
   publish_from(open_block);
   open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
+}
+
+void Sequence::let_parts_go() {
+  if (use_.past == BehindWindow::kFrees) {
+    open_.blocks.let_parts_go(parts_behind_window(shared_->config(), open_.num_tokens),
+                              [this](std::int32_t block) { return is_at_point(block); });
+  }
+}
+
+// Returns whether a later request may go on where it sees the window part of this block. Requests
+// go on at ends of blocks.
+bool Sequence::is_at_point(std::int32_t block) const {
+  const LedgerConfig& config = shared_->config();
+  return std::ranges::any_of(use_.points, [&](std::int32_t length) {
+    const std::int32_t blocks = length / config.block_tokens;
+    return block < blocks && block >= parts_behind_window(config, blocks * config.block_tokens);
+  });
+}
+
+void Sequence::add_point(std::int32_t length) {
+  if (use_.past == BehindWindow::kFrees && length > 0 &&
+      std::ranges::find(use_.points, length) == use_.points.end()) {
+    use_.points.push_back(length);
+  }
+}
+
+std::int32_t Sequence::usable_length(std::int32_t length) const {
+  const LedgerConfig& config = shared_->config();
+  std::int32_t usable = length;
+  const std::int32_t held = open_.blocks.num_without_part();
+  for (std::int32_t i = std::min(held, blocks_for_tokens(config, usable)) - 1;
+       i >= parts_behind_window(config, usable); --i) {
+    usable = shared_->parts().is_there(open_.blocks.ref(i).id) ? usable : i * config.block_tokens;
+  }
+  return usable;
 }
 
 // Publishes the full blocks from `block` on. Two sequences may compute the same block at the same
@@ -332,7 +382,7 @@ void Sequence::publish_from(std::int32_t block) {
   }
   const std::int32_t block_tokens = shared_->config().block_tokens;
   for (; (block + 1) * block_tokens <= open_.num_tokens; ++block) {
-    const BlockRef parent = block == 0 ? shared_->root(salt_) : open_.blocks.ref(block - 1);
+    const BlockRef parent = block == 0 ? shared_->root(use_.salt) : open_.blocks.ref(block - 1);
     if (!shared_->index().contains(parent)) {
       return;
     }
@@ -341,13 +391,31 @@ void Sequence::publish_from(std::int32_t block) {
         parent, own,
         tokens().subspan(static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens),
                          static_cast<std::size_t>(block_tokens)),
-        session_);
-    if (known != own && adopts_) {
-      shared_->adopt(known, session_);
-      open_.blocks.replace(block, known);
-      found_blocks_ += block == found_blocks_ ? 1 : 0;
+        use_.session);
+    if (known != own && use_.adopts && !adopt_known(block, known)) {
+      return;
     }
   }
+}
+
+// Takes the block that the index knows instead of the sequence's own one. A window part that it has
+// lost and that somebody needs comes from there. False where the budget has no bytes for that.
+bool Sequence::adopt_known(std::int32_t block, BlockRef known) {
+  using Holds = SharedBlocks::Holds;
+  const BlockRef own = open_.blocks.ref(block);
+  const bool passed = block < open_.blocks.num_without_part();
+  const bool lacks = !shared_->parts().is_there(known.id);
+  const bool wants = !passed || (is_at_point(block) && shared_->parts().is_there(own.id));
+  if (lacks && wants && !hand_over_part(*shared_, own, known)) {
+    return false;
+  }
+  shared_->adopt(known, use_.session, passed || lacks ? Holds::kFullPart : Holds::kWhole);
+  if (passed && lacks && wants) {
+    shared_->parts().let_go(known.id, true);
+  }
+  open_.blocks.replace(block, known);
+  found_blocks_ += block == found_blocks_ ? 1 : 0;
+  return true;
 }
 
 BlockRef Sequence::last_cached() const {
@@ -393,12 +461,15 @@ Status Sequence::rollback(std::int32_t length) {
                           open_.blocks.num_given_up() * shared_->config().block_tokens, " of ",
                           num_computed(), "; drop the KV and compute it again")};
   }
+  QUIRE_CHECK(usable_length(kept) == kept, "a window part that the next row sees has gone");
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;
   if (open_.blocks.size() > kept_blocks || kept % shared_->config().block_tokens == 0) {
     open_.tail_slot = 0;  // the block that it is in goes
   }
   give_up_behind(std::min(run_blocks(kept), open_.blocks.size()));
+  open_.blocks.take_parts_up(
+      std::min(parts_behind_window(shared_->config(), kept), open_.blocks.num_without_part()));
   open_.open_blocks.release_from(run_blocks(kept) + (last_open_block() == nullptr ? 0 : 1));
   found_blocks_ = std::min(found_blocks_, run_blocks(kept));
   open_.room = 0;
@@ -422,12 +493,20 @@ void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
   drop_kv();
   open_.blocks.reserve_more(static_cast<std::int32_t>(path.size()));
-  for (const BlockRef block : path) {
-    shared_->adopt(block, session_);
-    open_.blocks.push(block);
-  }
   found_blocks_ = static_cast<std::int32_t>(path.size());
   open_.num_tokens = std::max(found_blocks_ * shared_->config().block_tokens, tokens);
+  const std::int32_t passed = use_.past == BehindWindow::kFrees
+                                  ? parts_behind_window(shared_->config(), open_.num_tokens)
+                                  : 0;
+  for (const BlockRef block : path) {
+    if (open_.blocks.size() < passed) {
+      shared_->adopt(block, use_.session, SharedBlocks::Holds::kFullPart);
+      open_.blocks.push_without_part(block);
+    } else {
+      shared_->adopt(block, use_.session);
+      open_.blocks.push(block);
+    }
+  }
   open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 

@@ -25,7 +25,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "quire/kv/block_pool.h"
@@ -61,13 +60,21 @@ struct SealedRun {
   MergeRank rank;
 };
 
+// How a plain sequence is used.
+struct SequenceUse {
+  bool adopts = false;  // blocks that somebody else has cached for `salt` are used instead of own
+                        // ones with the same content
+  SessionRef session = {};  // whose request it is
+  std::string salt = {};
+  BehindWindow past = BehindWindow::kKeeps;
+  std::vector<std::int32_t> points = {};  // lengths behind which a later request may go on; the
+                                          // window before them stays longer
+};
+
 class Sequence {
  public:
-  // Makes a plain sequence without KV. `shared` is borrowed. With `adopts`, blocks that somebody
-  // else has cached for `salt` are used instead of own ones with the same content. `session` is the
-  // one whose request it is.
-  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, bool adopts,
-           SessionRef session = {}, std::string_view salt = {});
+  // Makes a plain sequence without KV. `shared` is borrowed.
+  Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, SequenceUse use);
   // Makes a sequence behind `sealed` runs, if any. `tokens` are its own, from `open_position` on.
   // It is not plain even without a run: it has no salt and adopts nothing, so the index is not for
   // it. With another format than the pool's own it has blocks of that for all its tokens. They are
@@ -79,17 +86,16 @@ class Sequence {
   [[nodiscard]] Sequence fork() const;
   // Returns the KV of the open run as a segment with these maps, which one of a model with states
   // must have. kInvalidArgument when there is no KV, or when the window has freed a part.
-  [[nodiscard]] Result<Segment> seal(std::shared_ptr<const BlockTable> maps) const;
+  // Without `whole`, window parts may be lacking: the segment only names the blocks.
+  [[nodiscard]] Result<Segment> seal(std::shared_ptr<const BlockTable> maps, bool whole) const;
 
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   [[nodiscard]] std::int32_t num_computed() const { return open_.num_tokens; }
   [[nodiscard]] std::span<const SealedRun> sealed() const { return sealed_; }
   [[nodiscard]] const OpenRun& open() const { return open_; }
   [[nodiscard]] bool is_plain() const { return !composed_; }
-  [[nodiscard]] bool adopts() const { return adopts_; }
-  [[nodiscard]] SessionRef session() const { return session_; }
-  void assign(SessionRef session) { session_ = session; }
-  [[nodiscard]] const std::string& salt() const { return salt_; }
+  [[nodiscard]] const SequenceUse& use() const { return use_; }
+  void assign(SessionRef session) { use_.session = session; }
   // Returns the last of its blocks that the prefix index knows, or the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 
@@ -120,6 +126,10 @@ class Sequence {
   void move_tail(BlockRef to, std::int32_t slot);
   // Does what RestoredKV::begin_behind_window says.
   void begin_behind_window(std::int32_t num_tokens);
+  // Adds to SequenceUse::points.
+  void add_point(std::int32_t length);
+  // Returns the largest length up to `length` from which it can go on: the window parts are there.
+  [[nodiscard]] std::int32_t usable_length(std::int32_t length) const;
   // Does what Sequences::rollback says.
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run, and its blocks where they have the pool's own format.
@@ -131,6 +141,9 @@ class Sequence {
 
  private:
   void publish_from(std::int32_t block);
+  [[nodiscard]] bool adopt_known(std::int32_t block, BlockRef known);
+  void let_parts_go();
+  [[nodiscard]] bool is_at_point(std::int32_t block) const;
   void make_room_in(FormatId format);
   void give_up_behind(std::int32_t count);
   struct Need {
@@ -152,10 +165,8 @@ class Sequence {
   std::vector<SealedRun> sealed_;
   OpenRun open_;
   std::int32_t found_blocks_ = 0;  // value of Segment::found_blocks
-  bool adopts_ = false;
   bool composed_ = false;
-  SessionRef session_;
-  std::string salt_;
+  SequenceUse use_;
 };
 
 // Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
@@ -169,6 +180,10 @@ class Sequence {
 // their tokens are older than num_tokens - window + 1. 0 without a window.
 [[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
                                                 std::int32_t num_tokens);
+
+// Returns how many leading blocks of a run of `num_tokens` tokens no later row sees in layers with
+// a window, where others have none. 0 without such layers.
+[[nodiscard]] std::int32_t parts_behind_window(const LedgerConfig& config, std::int32_t num_tokens);
 
 // Returns how many of them a sequence gives up. Where KV is stored block by block, it keeps what
 // the rows of its last full block see. Taking back a token of that block computes all of it again.

@@ -40,8 +40,10 @@ struct Leftover {
 }  // namespace
 
 SeqId Sequences::open(std::span<const TokenId> tokens, bool reuse, SessionRef session,
-                      std::string_view salt) {
-  const SeqId id = state_->add(Sequence(state_->shared, tokens, reuse, session, salt));
+                      std::string_view salt, BehindWindow past) {
+  const SeqId id = state_->add(
+      Sequence(state_->shared, tokens,
+               {.adopts = reuse, .session = session, .salt = std::string(salt), .past = past}));
   state_->shared.order().begin(session);
   try {
     state_->reattach(id);
@@ -196,13 +198,15 @@ void Sequences::exchange_kv(SeqId a, SeqId b) {
 Status Sequences::rollback(SeqId id, std::int32_t length) {
   Sequence& sequence = state_->sequence(id);
   const bool valid = length >= 0 && length <= std::ssize(sequence.tokens());
-  if (!state_->states.exist() || !valid || length >= sequence.num_computed()) {
+  if (!valid || length >= sequence.num_computed() ||
+      (!state_->states.exist() && sequence.usable_length(length) == length)) {
     return sequence.rollback(length);
   }
   // The tokens behind the point are computed again.
   const auto all = sequence.tokens();
   std::vector<TokenId> kept(all.begin(), all.begin() + length);
-  const std::int32_t point = state_->restore_before(id, length);
+  const std::int32_t point =
+      state_->states.exist() ? state_->restore_before(id, length) : sequence.usable_length(length);
   QUIRE_TRY_STATUS(sequence.rollback(point));
   state_->tokens_replayed += length - point;
   for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
@@ -226,7 +230,9 @@ FormatId Sequences::format(SeqId id) const { return state_->sequence(id).open().
 
 bool Sequences::is_plain(SeqId id) const { return state_->sequence(id).is_plain(); }
 
-const std::string& Sequences::salt(SeqId id) const { return state_->sequence(id).salt(); }
+BehindWindow Sequences::behind_window(SeqId id) const { return state_->sequence(id).use().past; }
+
+const std::string& Sequences::salt(SeqId id) const { return state_->sequence(id).use().salt; }
 
 std::int32_t Sequences::num_blocks_held(SeqId id) const {
   const Sequence& sequence = state_->sequence(id);

@@ -32,9 +32,10 @@ class Sequences {
   // cached prefix: whole blocks of equal tokens, at most tokens.size() - 1. So the last token is
   // computed. Without `reuse` it never uses a block that another sequence computed, not even after
   // Preemption::reattach. It is a request of `session` until it is closed; a stale handle counts as
-  // none. Sequences of one `salt` find each other's KV, and no other's.
+  // none. Sequences of one `salt` find each other's KV, and no other's. A prefix ends where the KV
+  // is there that `past` needs, of layers with a window, too.
   [[nodiscard]] SeqId open(std::span<const TokenId> tokens, bool reuse, SessionRef session = {},
-                           std::string_view salt = {});
+                           std::string_view salt = {}, BehindWindow past = BehindWindow::kKeeps);
   // Closes the sequence. Its full blocks stay findable until they are evicted. No effect for an
   // unknown id.
   void close(SeqId id);
@@ -80,7 +81,8 @@ class Sequences {
   // Cuts tokens and KV to `length` tokens; the blocks behind return. Fails with kInvalidArgument
   // outside [0, tokens], or when the window has freed a block that is needed. Where blocks are
   // written when they are full, KV of a length inside of such a block ends before it. The tokens
-  // from there on are computed again, with the same bits.
+  // from there on are computed again, with the same bits. So are those behind the last length whose
+  // window is there.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
   // Exchanges the blocks of two sequences, and the room in them. Precondition: one is a fork of the
   // other, neither has tokens or KV that the other lacks, and they have no states.
@@ -93,6 +95,8 @@ class Sequences {
   [[nodiscard]] FormatId format(SeqId id) const;
   // Returns true if it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;
+  // Returns what it does with KV behind the window.
+  [[nodiscard]] BehindWindow behind_window(SeqId id) const;
   // Returns the salt of a plain sequence.
   [[nodiscard]] const std::string& salt(SeqId id) const;
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;

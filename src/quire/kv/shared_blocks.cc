@@ -24,11 +24,12 @@ namespace quire::kv {
 
 SharedBlocks::SharedBlocks(const LedgerConfig& config)
     : config_(config),
-      pool_(config.num_blocks),
+      pool_(config.num_ids()),
       lent_(config),
-      index_(config.prefix_cache ? config.num_blocks : 0, config.block_tokens),
+      parts_(config),
+      index_(config.prefix_cache ? config.num_ids() : 0, config.block_tokens),
       reserved_(pool_),
-      copies_(config.num_blocks) {
+      copies_(config.num_ids()) {
   if (config.standing_open_blocks > 0) {
     BlockCounts standing;
     standing[config.open_format().value_or(kOwnFormat)] = config.standing_open_blocks;
@@ -38,8 +39,26 @@ SharedBlocks::SharedBlocks(const LedgerConfig& config)
 }
 
 std::int32_t SharedBlocks::num_available(FormatId format) const {
-  return format == kOwnFormat ? pool_.num_free() + reserved_.size() + index_.num_unused()
-                              : lent_.within_reach(format, costs_of_lending());
+  if (format != kOwnFormat) {
+    return lent_.within_reach(format, costs_of_lending(), bytes_available(*this));
+  }
+  const std::int32_t ids = pool_.num_free() + reserved_.size() + index_.num_unused();
+  return parts_.exist() ? std::min(ids, static_cast<std::int32_t>(bytes_available(*this) /
+                                                                  config_.block_bytes(kOwnFormat)))
+                        : ids;
+}
+
+// Drops idle parts and evicts cached blocks until so many bytes are free. Parts that a window
+// passed over go first. Those at points go after the last cached block, since with them goes the
+// use of the block.
+void SharedBlocks::make_bytes(std::int64_t bytes) {
+  while (parts_.exist() && bytes_free(*this) < bytes) {
+    if (parts_.num_passed() > 0 || index_.num_unused() == 0) {
+      parts_.drop_next();
+    } else {
+      evict({});
+    }
+  }
 }
 
 LentSlabs::Plan SharedBlocks::plan_for(const BlockCounts& wanted) const {
@@ -47,9 +66,12 @@ LentSlabs::Plan SharedBlocks::plan_for(const BlockCounts& wanted) const {
   others[kOwnFormat] = 0;
   LentSlabs::Plan plan;
   if (others != BlockCounts()) {
-    plan = lent_.plan(others, costs_of_lending());
+    plan = lent_.plan(others, costs_of_lending(), bytes_available(*this));
   }
-  const std::int32_t left = num_available() - plan.own_blocks;
+  std::int32_t left = pool_.num_free() + index_.num_unused() - plan.own_blocks;
+  if (parts_.exist()) {  // they count by their bytes, too
+    left = std::min(left, num_available() - plan.own_blocks);
+  }
   plan.lacking[kOwnFormat] = std::max(wanted[kOwnFormat] - left, 0);
   return plan;
 }
@@ -96,6 +118,7 @@ void SharedBlocks::lend_for(const BlockCounts& wanted) {
     reserved_.give_back_within(blocks.first, blocks.count);
   }
   free_blocks(plan.own_blocks);
+  make_bytes(plan.own_blocks * config_.block_bytes(kOwnFormat));
   if (config_.window_tokens > 0) {
     evict_within(plan.loans);
   }
@@ -141,9 +164,13 @@ std::span<const BlockRef> SharedBlocks::acquire(FormatId format, std::int32_t co
   return format == kOwnFormat ? acquire(count, BlockId{}) : lent_.acquire(format, count, pool_);
 }
 
-std::int64_t SharedBlocks::num_evictions() const {
-  return std::accumulate(num_evictions_.begin(), num_evictions_.end(), std::int64_t{0}) -
-         num_evictions(PrefixMiss::Why::kCleared);
+std::int64_t SharedBlocks::num_evictions(std::optional<PrefixMiss::Why> why) const {
+  const auto of = [this](PrefixMiss::Why one) {
+    return num_evictions_[static_cast<std::size_t>(one)];
+  };
+  return why ? of(*why)
+             : std::accumulate(num_evictions_.begin(), num_evictions_.end(), std::int64_t{0}) -
+                   of(PrefixMiss::Why::kCleared);
 }
 
 // Makes so many blocks free: first those that are set aside, then cached ones.
@@ -161,15 +188,18 @@ std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId afte
   }
   taken_for_holder_.reserve(static_cast<std::size_t>(count));
   taken_for_holder_.clear();
+  make_bytes(count * config_.block_bytes(kOwnFormat));
   for (std::int32_t i = 0; i < aside; ++i) {
     taken_for_holder_.push_back(reserved_.take(holder));
+    parts_.make(taken_for_holder_.back().id);
   }
   try {
     const std::span<const BlockRef> more =
         acquire_fresh(count - aside, taken_for_holder_.back().id);
     taken_for_holder_.insert(taken_for_holder_.end(), more.begin(), more.end());
   } catch (const std::bad_alloc&) {
-    std::ranges::for_each(taken_for_holder_, [this](BlockRef block) { pool_.release(block); });
+    std::ranges::for_each(taken_for_holder_,
+                          [this](BlockRef block) { release(block, Holds::kWhole); });
     throw;
   }
   return taken_for_holder_;
@@ -183,18 +213,28 @@ std::span<const BlockRef> SharedBlocks::acquire_fresh(std::int32_t count, BlockI
     taken_.reserve(static_cast<std::size_t>(count));
   }
   free_blocks(count);
+  make_bytes(count * config_.block_bytes(kOwnFormat));
   std::int32_t piece = make_way(count, after);
   if (piece == count) {
-    return pool_.acquire(count, after);
+    return take(count, after);
   }
   taken_.clear();
   for (std::int32_t rest = count; rest > 0; rest -= piece) {
     piece = taken_.empty() ? piece : make_way(rest, after);
-    const std::span<const BlockRef> taken = pool_.acquire(piece, after);
+    const std::span<const BlockRef> taken = take(piece, after);
     taken_.insert(taken_.end(), taken.begin(), taken.end());
     after = taken.back().id;
   }
   return taken_;
+}
+
+// Takes free blocks, each with its window part.
+std::span<const BlockRef> SharedBlocks::take(std::int32_t count, BlockId after) {
+  const std::span<const BlockRef> taken = pool_.acquire(count, after);
+  for (const BlockRef block : taken) {
+    parts_.make(block.id);
+  }
+  return taken;
 }
 
 // Returns how many of `count` blocks the pool can give side by side now, after moving cached blocks
@@ -265,14 +305,30 @@ void SharedBlocks::empty(Extent extent) {
 
 void SharedBlocks::move(BlockRef from, BlockRef to) {
   index_.move(from, to);
+  const bool has_part = parts_.is_there(from.id);
+  parts_.move(from.id, to.id);
   pool_.release(from);
-  copies_.add({.from = from.id, .to = to.id, .tokens = config_.block_tokens});
+  copies_.add({.from = from.id,
+               .to = to.id,
+               .tokens = config_.block_tokens,
+               .parts = has_part ? BlockCopy::Parts::kAll : BlockCopy::Parts::kFull});
   ++num_moved_;
 }
 
-void SharedBlocks::retain(BlockRef block) {
+bool SharedBlocks::drop_reference(BlockRef block) {
+  const bool freed = pool_.release(block);
+  if (freed) {
+    parts_.free(block.id);
+  }
+  return freed;
+}
+
+void SharedBlocks::retain(BlockRef block, Holds what) {
   if (block.format() != kOwnFormat) {
     return lent_.retain(block);
+  }
+  if (what == Holds::kWhole) {
+    parts_.hold(block.id);
   }
   if (config_.prefix_cache && index_.is_unused(block)) {
     index_.set_used(block);
@@ -280,16 +336,20 @@ void SharedBlocks::retain(BlockRef block) {
   pool_.retain(block);
 }
 
-void SharedBlocks::adopt(BlockRef block, SessionRef session) {
+void SharedBlocks::adopt(BlockRef block, SessionRef session, Holds what) {
   index_.order().use(block.id.value, session);
-  retain(block);
+  retain(block, what);
 }
 
-void SharedBlocks::release(BlockRef block) {
+// A later sequence goes on where a closed one ended, so that is a point.
+void SharedBlocks::release(BlockRef block, Holds what) {
   if (block.format() != kOwnFormat) {
     return lent_.release(block, pool_);
   }
-  const bool freed = pool_.release(block);
+  if (what == Holds::kWhole) {
+    parts_.let_go(block.id, true);
+  }
+  const bool freed = drop_reference(block);
   if (!freed && config_.prefix_cache && index_.contains(block) && num_users(block) == 0) {
     index_.set_unused(block);
   }
@@ -322,7 +382,7 @@ void SharedBlocks::forget(std::span<const BlockRef> path) {
     if (!index_.forget(*block)) {
       return;
     }
-    pool_.release(*block);
+    drop_reference(*block);
   }
 }
 
@@ -340,10 +400,55 @@ std::int32_t SharedBlocks::evict(std::optional<PrefixMiss::Why> why) {
   const PrefixIndex::Eviction done = index_.evict(why);
   std::int32_t freed = 0;
   for (const BlockRef block : done.blocks) {
-    freed += pool_.release(block) ? 1 : 0;
+    freed += drop_reference(block) ? 1 : 0;
   }
   num_evictions_[static_cast<std::size_t>(done.why)] += freed;
   return freed;
+}
+
+// Slabs that are lent count with all their bytes, as what is free in them is for one format.
+std::int64_t bytes_free(const SharedBlocks& shared) {
+  const LedgerConfig& config = shared.config();
+  return config.budget_bytes() -
+         (shared.pool().num_taken() - shared.reserved().size()) * config.full_bytes() -
+         shared.parts().num_there() * config.window_group.block_bytes - shared.lent().bytes_lent();
+}
+
+std::int64_t bytes_available(const SharedBlocks& shared) {
+  const LedgerConfig& config = shared.config();
+  return bytes_free(shared) + shared.index().num_unused() * config.full_bytes() +
+         shared.parts().num_idle() * config.window_group.block_bytes;
+}
+
+std::int32_t usable_blocks(const SharedBlocks& shared, std::span<const BlockRef> path, bool all) {
+  const LedgerConfig& config = shared.config();
+  auto usable = static_cast<std::int32_t>(path.size());
+  if (!shared.parts().exist()) {
+    return usable;
+  }
+  const auto first_seen = [&] {
+    const std::int32_t tokens = usable * config.block_tokens - config.window_group.tokens + 1;
+    return all ? 0 : std::max(tokens, 0) / config.block_tokens;
+  };
+  for (std::int32_t i = usable - 1; i >= first_seen(); --i) {
+    usable = shared.parts().is_there(path[static_cast<std::size_t>(i)].id) ? usable : i;
+  }
+  return usable;
+}
+
+// The copy is made before the next write, so the bytes of `from` are still there.
+bool hand_over_part(SharedBlocks& shared, BlockRef from, BlockRef to) {
+  const LedgerConfig& config = shared.config();
+  if (shared.is_shared(from) && bytes_free(shared) < config.window_group.block_bytes) {
+    return false;
+  }
+  shared.copies().reserve_more(1);
+  shared.parts().make(to.id);
+  shared.copies().add({.from = from.id,
+                       .to = to.id,
+                       .tokens = config.block_tokens,
+                       .parts = BlockCopy::Parts::kWindow});
+  return true;
 }
 
 }  // namespace quire::kv

@@ -24,6 +24,7 @@
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/reserved_blocks.h"
 #include "quire/kv/types.h"
+#include "quire/kv/window_parts.h"
 #include "quire/types.h"
 
 namespace quire::kv {
@@ -38,17 +39,18 @@ class SharedBlocks {
   }
   [[nodiscard]] const LentSlabs& lent() const { return lent_; }
   [[nodiscard]] const PrefixIndex& index() const { return index_; }
+  // Returns the window parts. Whoever holds a block may hold its part and let it go.
+  [[nodiscard]] WindowParts& parts() { return parts_; }
+  [[nodiscard]] const WindowParts& parts() const { return parts_; }
 
   // Returns the free plus the cached blocks of a format: what acquire can hand out. Blocks that are
   // set aside are free. Counts all slabs that can be lent to another format than the pool's own.
+  // With window parts the bytes that are left may be for fewer blocks than there are ids.
   [[nodiscard]] std::int32_t num_available(FormatId format = {}) const;
   // Returns what is lacking for so many blocks of each format at once.
   [[nodiscard]] BlockCounts lacking(const BlockCounts& wanted) const;
   // Returns how many cached blocks acquire has freed since birth, in all or for one reason.
-  [[nodiscard]] std::int64_t num_evictions() const;
-  [[nodiscard]] std::int64_t num_evictions(PrefixMiss::Why why) const {
-    return num_evictions_[static_cast<std::size_t>(why)];
-  }
+  [[nodiscard]] std::int64_t num_evictions(std::optional<PrefixMiss::Why> why = {}) const;
   // Returns the eviction order, which has the hints of sessions and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
 
@@ -73,13 +75,16 @@ class SharedBlocks {
 
   // Returns the copies that were ordered, of which acquire() and lend_for() order some.
   [[nodiscard]] CopyOrders& copies() { return copies_; }
+  [[nodiscard]] const CopyOrders& copies() const { return copies_; }
   // Returns how many cached blocks were moved since birth.
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
-  void retain(BlockRef block);
+  // Which of a block's parts a holder needs.
+  enum class Holds : std::uint8_t { kWhole, kFullPart };
+  void retain(BlockRef block, Holds what = Holds::kWhole);
   // Retains the block for a request of `session`, which found it in the index.
-  void adopt(BlockRef block, SessionRef session);
-  void release(BlockRef block);
+  void adopt(BlockRef block, SessionRef session, Holds what = Holds::kWhole);
+  void release(BlockRef block, Holds what = Holds::kWhole);
 
   // Returns whether somebody else (the index counts) holds the block too, so that it may not be
   // written.
@@ -111,6 +116,9 @@ class SharedBlocks {
   [[nodiscard]] std::span<const BlockRef> acquire_fresh(std::int32_t count, BlockId after);
   std::int32_t evict(std::optional<PrefixMiss::Why> why);
   void free_blocks(std::int32_t count);
+  void make_bytes(std::int64_t bytes);
+  bool drop_reference(BlockRef block);
+  std::span<const BlockRef> take(std::int32_t count, BlockId after);
   [[nodiscard]] std::int32_t make_way(std::int32_t count, BlockId after);
   [[nodiscard]] bool is_cached(BlockId id) const;
   [[nodiscard]] std::optional<Extent> cheapest_extent(std::int32_t count) const;
@@ -124,6 +132,7 @@ class SharedBlocks {
   LedgerConfig config_;
   BlockPool pool_;
   LentSlabs lent_;
+  WindowParts parts_;
   PrefixIndex index_;
   ReservedBlocks reserved_;
   std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
@@ -132,5 +141,19 @@ class SharedBlocks {
   std::vector<BlockRef> taken_;             // by the last acquire_fresh, if in several pieces
   std::vector<BlockRef> taken_for_holder_;  // by the last acquire, if some were set aside
 };
+
+// Returns the bytes of the budget that are free, and those that nobody uses: cached blocks and idle
+// window parts, too.
+[[nodiscard]] std::int64_t bytes_free(const SharedBlocks& shared);
+[[nodiscard]] std::int64_t bytes_available(const SharedBlocks& shared);
+
+// Returns how many leading blocks of a path a sequence can go on behind: all window parts are there
+// that its next row sees. `all`: those of all these blocks.
+[[nodiscard]] std::int32_t usable_blocks(const SharedBlocks& shared, std::span<const BlockRef> path,
+                                         bool all);
+
+// Copies the window part of `from`, which is about to be released, to a block that has lost its
+// own. The part belongs to the caller then. Returns false where the budget has no bytes for it.
+[[nodiscard]] bool hand_over_part(SharedBlocks& shared, BlockRef from, BlockRef to);
 
 }  // namespace quire::kv

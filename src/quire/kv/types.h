@@ -17,11 +17,22 @@
 
 namespace quire::kv {
 
+// Layers with a window, where others have none. Their part of a block may go before the block.
+struct WindowGroup {
+  std::int32_t tokens = 0;       // the widest window; 0: blocks have no such part
+  std::int64_t block_bytes = 0;  // bytes of the part, of a block of the pool's own format
+};
+
+// Says whether a plain sequence keeps KV that no later row of it sees, of layers with a window
+// where others have none. KV that is kept can be sealed, and read anywhere.
+enum class BehindWindow : std::uint8_t { kKeeps, kFrees };
+
 // Sizes of a ledger.
 struct LedgerConfig {
-  std::int32_t num_blocks = 0;
+  std::int32_t num_blocks = 0;     // blocks with all their parts that the budget holds
   std::int32_t block_tokens = 32;  // 1..256
   std::int32_t window_tokens = 0;  // > 0: a block is freed when all its tokens are older than this
+  WindowGroup window_group = {};
   std::int32_t extent_blocks = 1;  // blocks acquired together lie in extents of this many, for
                                    // which cached blocks make way (ADR 0024)
   bool prefix_cache = true;        // full blocks are found again by later sequences
@@ -47,6 +58,13 @@ struct LedgerConfig {
   }
   // Return sizes. Precondition: the format exists.
   [[nodiscard]] std::int64_t budget_bytes() const;
+  // Returns how many blocks of the pool's own format there may be at once: more than num_blocks
+  // where some have lost their window part.
+  [[nodiscard]] std::int32_t num_ids() const;
+  // Returns the bytes of a block of the pool's own format without its window part.
+  [[nodiscard]] std::int64_t full_bytes() const {
+    return block_bytes(FormatId{}) - window_group.block_bytes;
+  }
   [[nodiscard]] std::int64_t block_bytes(FormatId format) const;
   [[nodiscard]] std::int64_t bytes_of(const BlockCounts& blocks) const;
   // Return the blocks of a segment of `tokens` tokens in this format, and the format of its last
@@ -128,12 +146,14 @@ struct ComposeTail {
 // A copy that the paged pool makes before the next write: `tokens` slots. Both blocks have one
 // format. Slots other than the first are of that of the pool alone, not written block by block.
 struct BlockCopy {
+  enum class Parts : std::uint8_t { kAll, kFull, kWindow };
   BlockId from;
   BlockId to;
   std::int32_t tokens = 0;
   FormatId format;
   std::int32_t from_slot = 0;
   std::int32_t to_slot = 0;
+  Parts parts = Parts::kAll;
 };
 
 struct OpenBlock;
@@ -161,8 +181,8 @@ struct RunView {
 struct PrefixMatch {
   std::int32_t tokens = 0;
   std::int32_t blocks = 0;            // blocks that the sequence would hold
-  std::int32_t evictable_blocks = 0;  // those of them that no sequence uses now; attaching takes
-                                      // them from blocks_available
+  std::int32_t evictable_blocks = 0;  // what attaching takes from blocks_available: those of them
+                                      // that no sequence uses now, and idle window parts
   std::int32_t idle_states = 0;       // points that no sequence uses now; taken up likewise
   std::int32_t known_tokens = 0;      // of the longest history known, usable or not
 };
@@ -180,6 +200,7 @@ struct PrefixMiss {
     kCleared,
     kNoPoint,       // KV is there, and no restore point behind it
     kPointEvicted,  // the restore point gave way to another state
+    kWindowFreed,   // KV is there, but in layers with a window that of the last tokens has gone
     kTail,          // less than a block is left, or only the last token, which is always computed
   };
   static constexpr std::size_t kNumWhys = static_cast<std::size_t>(Why::kTail) + 1;
@@ -202,7 +223,9 @@ struct LedgerCounts {
   std::int64_t bytes_total = 0;
   std::int64_t bytes_free = 0;
   std::int64_t bytes_cached = 0;
-  std::int64_t bytes_in_use = 0;       // free + cached + in_use == total, always
+  std::int64_t bytes_in_use = 0;  // free + cached + in_use == total, always
+  std::int64_t bytes_window = 0;  // of cached and in_use, of parts of layers with a window
+  std::int64_t bytes_window_in_use = 0;
   std::int64_t bytes_lent = 0;         // of the slabs that other formats than the pool's own have
   std::int64_t evictions = 0;          // cached blocks freed to make room, with the next three
   std::int64_t evictions_closed = 0;   // evictions of blocks of a closed session
@@ -216,7 +239,7 @@ struct LedgerCounts {
   std::int32_t states_total = 0;     // of models with layers that carry a state
   std::int32_t states_in_use = 0;    // held by sequences
   std::int32_t restore_points = 0;
-  std::int64_t tokens_replayed = 0;  // known, and computed again from a restore point on
+  std::int64_t tokens_replayed = 0;  // known, and computed again: no point behind them was there
   std::int64_t tokens_reused = 0;    // attached from the prefix index since the ledger was made
 };
 

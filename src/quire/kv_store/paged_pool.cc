@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
+#include "quire/device/aligned_buffer.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kv/format.h"
 #include "quire/kv/types.h"
@@ -162,9 +164,17 @@ Status check_geometry(const tensor::KVGeometry& geometry) {
   return check_layer_sizes(geometry);
 }
 
-Result<PagedPool> PagedPool::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks) {
+Result<PagedPool> PagedPool::create(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
+                                    std::int32_t whole_blocks) {
   const PagedPool none;
-  return create_in(geometry, num_blocks, none);
+  QUIRE_TRY(PagedPool pool, create_in(geometry, num_blocks, none, whole_blocks));
+  for (int layer = 0; whole_blocks > 0 && layer < geometry.layers; ++layer) {
+    if (geometry.window_of(layer) > 0) {
+      const std::span<std::byte> planes = pool.planes_of(layer);
+      device::advise_small_pages(planes.data(), planes.size());
+    }
+  }
+  return pool;
 }
 
 Result<PagedPool> PagedPool::create_beside(std::int32_t num_blocks, kv::FormatId format) const {
@@ -228,14 +238,16 @@ device::HostBuffer PagedPool::host_buffer(std::size_t bytes) const {
 }
 
 Result<PagedPool> PagedPool::create_in(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
-                                       const PagedPool& beside) {
+                                       const PagedPool& beside, std::int32_t whole_blocks) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   QUIRE_TRY_STATUS(check_geometry(geometry));
   QUIRE_TRY_STATUS(check_positive("num_blocks", num_blocks));
+  const std::int32_t whole = whole_blocks > 0 ? whole_blocks : num_blocks;
   const std::int64_t limit = machine_bytes();
-  const std::int64_t bytes =
-      total_bytes(geometry, num_blocks).value_or(std::numeric_limits<std::int64_t>::max());
-  if (bytes > limit) {
-    return too_large(geometry, num_blocks, bytes, limit);
+  const std::int64_t bytes = total_bytes(geometry, num_blocks).value_or(kMost);
+  const std::int64_t used = total_bytes(geometry, whole).value_or(kMost);
+  if (used > limit || bytes == kMost) {
+    return too_large(geometry, whole, used, limit);
   }
   PagedPool store;
   store.geometry_ = geometry;
@@ -286,6 +298,61 @@ tensor::PagedKVView PagedPool::view(int layer, kv::FormatId format) const {
           .scale_offset = own.scale_offset()};
 }
 
+bool PagedPool::has(kv::BlockCopy::Parts parts, int layer) const {
+  using Parts = kv::BlockCopy::Parts;
+  return parts == Parts::kAll || (parts == Parts::kWindow) == (geometry_.window_of(layer) > 0);
+}
+
+std::span<std::byte> PagedPool::planes_of(int layer) {
+  return bytes_.span().subspan(
+      static_cast<std::size_t>(geometry_.first_stored_head(layer) * plane_bytes()),
+      static_cast<std::size_t>(geometry_.stored_heads(layer) * plane_bytes()));
+}
+
+void PagedPool::give_back(std::span<const BlockId> blocks, kv::BlockCopy::Parts parts,
+                          const std::function<bool(BlockId)>& is_gone) {
+  for (auto first = blocks.begin(); first != blocks.end();) {
+    auto last = first;
+    while (last + 1 != blocks.end() && (last + 1)->value == last->value + 1) {
+      ++last;
+    }
+    for (int layer = 0; layer < geometry_.layers; ++layer) {
+      if (has(parts, layer)) {
+        give_back_of(layer, *first, last->value - first->value + 1, is_gone);
+      }
+    }
+    first = last + 1;
+  }
+}
+
+// Gives the pages of neighbouring blocks back, and those at either end if nobody else uses them.
+void PagedPool::give_back_of(int layer, BlockId first, std::int32_t count,
+                             const std::function<bool(BlockId)>& is_gone) {
+  const std::ptrdiff_t per_head = geometry_.stored_per_head(layer);
+  const std::ptrdiff_t block = per_head * geometry_.head_block_bytes();
+  const std::ptrdiff_t plane = per_head * plane_bytes();
+  const auto page = static_cast<std::ptrdiff_t>(device::page_bytes());
+  const std::span<std::byte> planes = planes_of(layer);
+  const auto all_gone = [&](std::ptrdiff_t begin, std::ptrdiff_t end) {
+    bool gone = begin >= 0 && end <= plane;
+    for (std::ptrdiff_t i = begin / block; gone && i * block < end; ++i) {
+      gone = is_gone(BlockId{static_cast<std::int32_t>(i)});
+    }
+    return gone;
+  };
+  for (std::byte* head = planes.data(); head != planes.data() + planes.size(); head += plane) {
+    const auto base = static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(head) %
+                                                  static_cast<std::uintptr_t>(page));
+    std::ptrdiff_t begin = (base + first.value * block) / page * page - base;
+    std::ptrdiff_t end = (base + (first.value + count) * block + page - 1) / page * page - base;
+    begin += all_gone(begin, first.value * block) ? 0 : page;
+    end -= all_gone((first.value + count) * block, end) ? 0 : page;
+    if (begin < end) {
+      device::give_back_pages(head + begin, static_cast<std::size_t>(end - begin));
+    }
+  }
+}
+
 Status PagedPool::copy(const kv::BlockCopy& copy) {
   const tensor::KVGeometry& geometry = this->geometry(copy.format);
   const std::int32_t num_blocks = this->num_blocks(copy.format);
@@ -316,6 +383,10 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
     const tensor::KVGeometry own = geometry.of_layer(layer);
     const std::ptrdiff_t per_head = geometry.stored_per_head(layer);
     const std::ptrdiff_t block_bytes = per_head * geometry.head_block_bytes();
+    if (!has(copy.parts, layer)) {
+      head += own.kv_heads * per_head * plane_bytes();
+      continue;
+    }
     for (int i = 0; i < own.kv_heads; ++i) {
       const std::byte* from = head + copy.from.value * block_bytes;
       std::byte* to = head + copy.to.value * block_bytes;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,8 +39,11 @@ class PagedPool {
   // Reserves address space for `num_blocks` (huge pages advised; the system provides pages at first
   // write). kInvalidArgument names the field for a geometry outside its ranges or num_blocks < 1.
   // kOutOfBlocks with both numbers when the blocks exceed the machine's memory, or it refuses.
+  // `whole_blocks`: so many blocks have the bytes of all that will be there at once. The others are
+  // address space, for blocks without their window part. 0: all.
   [[nodiscard]] static Result<PagedPool> create(const tensor::KVGeometry& geometry,
-                                                std::int32_t num_blocks);
+                                                std::int32_t num_blocks,
+                                                std::int32_t whole_blocks = 0);
   // Adds a format: from now on the bytes are blocks of this geometry too. Returns its name, which
   // is the next number. kInvalidArgument names the field that is not as in the pool's own geometry
   // and has to be. Before any other thread uses the pool.
@@ -67,6 +71,11 @@ class PagedPool {
   // block_bytes() * tokens / block_tokens. Fails only on an accelerator, with kDevice or
   // kOutOfBlocks.
   [[nodiscard]] Status copy(const kv::BlockCopy& copy);
+
+  // Gives the memory of blocks back to the system, in layers with a window or in the others, with
+  // its contents. `blocks` ascend. A page goes when all blocks in it `is_gone`. Host memory alone.
+  void give_back(std::span<const BlockId> blocks, kv::BlockCopy::Parts parts,
+                 const std::function<bool(BlockId)>& is_gone);
 
   // Copies `count` slots of the run in `from`, from slot `first` on, to the first slots of the run
   // in `to`. Does so in all layers and heads. Preconditions (QUIRE_CHECK): the blocks exist and
@@ -127,10 +136,15 @@ class PagedPool {
  private:
   // Makes a pool in host memory that moves fast to and from `beside`.
   [[nodiscard]] static Result<PagedPool> create_in(const tensor::KVGeometry& geometry,
-                                                   std::int32_t num_blocks,
-                                                   const PagedPool& beside);
+                                                   std::int32_t num_blocks, const PagedPool& beside,
+                                                   std::int32_t whole_blocks = 0);
+  [[nodiscard]] std::span<std::byte> planes_of(int layer);
+  void give_back_of(int layer, BlockId first, std::int32_t count,
+                    const std::function<bool(BlockId)>& is_gone);
   [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first, std::int32_t count,
                                         kv::FormatId format) const;
+  // Returns whether a layer has some of these parts of a block.
+  [[nodiscard]] bool has(kv::BlockCopy::Parts parts, int layer) const;
   // Returns the bytes of one head of one layer.
   [[nodiscard]] std::int64_t plane_bytes() const {
     return geometry_.head_block_bytes() * num_blocks_;

@@ -37,7 +37,9 @@ kv::PrefixMatch find_known_kv(const QueuedRequest& waiting, const kv::Ledger& le
   }
   const std::string& salt =
       waiting.sequence ? sequences.salt(*waiting.sequence) : waiting.request.salt;
-  return ledger.cache().probe(known_tokens(waiting, sequences), salt);
+  const kv::BehindWindow past =
+      waiting.sequence ? sequences.behind_window(*waiting.sequence) : waiting.request.behind_window;
+  return ledger.cache().probe(known_tokens(waiting, sequences), salt, past);
 }
 
 Ranking::Ranking(const SchedulerState& state)

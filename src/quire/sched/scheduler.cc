@@ -96,9 +96,9 @@ void Scheduler::Impl::admit(RequestId id) {
   if (queued->sequence) {
     state.ledger->preemption().reattach(*queued->sequence);
   } else {
-    queued->sequence =
-        state.ledger->sequences().open(queued->request.prompt, queued->request.reuse,
-                                       queued->request.session, queued->request.salt);
+    queued->sequence = state.ledger->sequences().open(queued->request.prompt, queued->request.reuse,
+                                                      queued->request.session, queued->request.salt,
+                                                      queued->request.behind_window);
     state.ledger->points().mark(*queued->sequence, queued->request.marks,
                                 static_cast<std::int32_t>(queued->request.prompt.size()));
     queued->request.prompt = {};

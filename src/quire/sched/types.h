@@ -45,6 +45,7 @@ struct Request {
   std::string tenant;                     // shares service with other requests of this name (kFair)
   kv::TimePoint submitted;                // the default: the present moment of the ledger
   std::vector<kv::PointMark> marks = {};  // lengths of the prompt where it wants restore points
+  kv::BehindWindow behind_window = kv::BehindWindow::kFrees;  // of the prompt's sequence
 };
 
 // The work of one sequence in one step: the KV of `count` tokens from `first` on.

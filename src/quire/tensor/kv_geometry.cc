@@ -57,4 +57,16 @@ int KVGeometry::forget_after_tokens() const {
   return largest;
 }
 
+KVWindowGroup KVGeometry::window_group() const {
+  KVWindowGroup group;
+  for (int layer = 0; layer < layers; ++layer) {
+    if (window_of(layer) > 0) {
+      ++group.layers;
+      group.tokens = std::max(group.tokens, window_of(layer));
+      group.block_bytes += head_block_bytes() * stored_heads(layer);
+    }
+  }
+  return group.layers == layers ? KVWindowGroup{} : group;
+}
+
 }  // namespace quire::tensor

@@ -2,6 +2,7 @@
 // read it. Model and `kv` never include each other (docs/architecture.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +17,13 @@ struct KVLayerSize {
   int head_dim = 0;
 
   friend bool operator==(const KVLayerSize&, const KVLayerSize&) = default;
+};
+
+// Layers that have a window, of a model in which others have none.
+struct KVWindowGroup {
+  int layers = 0;
+  int tokens = 0;                // the widest window
+  std::int64_t block_bytes = 0;  // bytes of a block in these layers
 };
 
 // Sizes of KV. All layers share the dtype, and most models' layers heads and head size. A block
@@ -83,6 +91,13 @@ struct KVGeometry {
   // Returns the number of last tokens that some layer still sees: the largest window if all layers
   // have one, else 0.
   [[nodiscard]] int forget_after_tokens() const;
+  // Returns the window of a layer, 0 for none.
+  [[nodiscard]] int window_of(int layer) const {
+    const auto at = static_cast<std::size_t>(layer);
+    return at < window_tokens.size() ? window_tokens[at] : 0;
+  }
+  // Returns the layers that have a window, where others have none; else none.
+  [[nodiscard]] KVWindowGroup window_group() const;
 };
 
 }  // namespace quire::tensor

@@ -1,0 +1,130 @@
+// Models of which some layers have a window: their KV behind the window is freed while other layers
+// keep theirs. Warm equals cold, bit for bit, whatever has gone. Oracle: a cold run of an engine
+// with room for everything. Models: the tiny random checkpoints of tests/golden/model, with windows
+// of 24 tokens.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "forked_branches.h"
+#include "quire/api/test_support.h"
+#include "quire/llm.h"
+#include "quire/options.h"
+#include "quire/sampling.h"
+#include "quire/sequence.h"
+#include "quire/types.h"
+
+namespace quire {
+namespace {
+
+std::vector<std::string> models() {
+  std::vector<std::string> names = {"gemma2", "gemma3", "gemma4", "gpt_oss", "qwen2_window"};
+  std::erase_if(names, [](const std::string& name) { return !computes_here(name) || on_gpu(); });
+  return names;
+}
+
+class WindowGroups : public testing::TestWithParam<std::string> {
+ protected:
+  [[nodiscard]] static std::string path() {
+    return source_path("tests/golden/model/") + GetParam();
+  }
+  // Opens the model with so many blocks of eight tokens in all layers.
+  [[nodiscard]] LLM open(std::int64_t blocks, LLMOptions options = {}) const {
+    options.block_tokens = 8;
+    options.threads = 2;
+    options.dtype = "float32";
+    options.kv_budget_bytes = blocks * block_bytes_;
+    return must(LLM::open(path(), options));
+  }
+  [[nodiscard]] std::vector<float> cold(const Ids& ids) {
+    return must(cold_.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+  }
+  [[nodiscard]] static std::vector<float> last(LLM& llm, const Ids& ids) {
+    return must(llm.forward(ids, ForwardReuse::kExact, ForwardRows::kLast)).logits;
+  }
+
+  LLM cold_ = must(LLM::open(path(), {.dtype = "float32", .block_tokens = 8, .threads = 2}));
+  std::int64_t block_bytes_ = static_cast<std::int64_t>(stat(cold_, "block_bytes"));
+};
+
+Ids first_of(const Ids& ids, std::size_t count) {
+  return {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
+TEST_P(WindowGroups, HoldLongerPromptsThanAllLayersTogetherWould) {
+  LLM llm = open(16, {.max_batch_tokens = 9});
+  const Ids prompt = small_ids(150, 3);  // 19 blocks
+  EXPECT_EQ(last(llm, prompt), cold(prompt));
+  EXPECT_EQ(must(llm.generate(prompt, greedy_to_length(20))).token_ids,
+            must(cold_.generate(prompt, greedy_to_length(20))).token_ids);
+}
+
+TEST_P(WindowGroups, GiveTheBitsOfTheColdRunWhereTheirWindowsHaveGone) {
+  LLM llm = open(16, {.max_batch_tokens = 20});
+  const Ids first = small_ids(110, 4), second = small_ids(70, 5);
+  std::int64_t known = 0;
+  for (std::size_t cut = 1; cut <= first.size(); cut += 1 + cut % 13) {
+    EXPECT_EQ(last(llm, first), cold(first)) << cut;
+    EXPECT_EQ(last(llm, second), cold(second)) << cut;
+    const Ids begins = joined(first_of(first, cut), small_ids(9, 60 + static_cast<int>(cut)));
+    const ForwardOutput warm = must(llm.forward(begins, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_EQ(warm.logits, cold(begins)) << cut;
+    known += warm.cached_tokens;
+  }
+  EXPECT_GT(known, 0);
+}
+
+TEST_P(WindowGroups, GoOnBehindAnswersWithTheSameBits) {
+  LLM llm = open(20, {.max_batch_tokens = 11});
+  Ids history = small_ids(60, 6);
+  for (int turn = 0; turn < 4; ++turn) {
+    history = joined(history, must(llm.generate(history, greedy_to_length(9))).token_ids);
+    history = joined(history, small_ids(5, 70 + turn));
+    const ForwardOutput warm = must(llm.forward(history, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_GT(warm.cached_tokens, 0) << turn;
+    EXPECT_EQ(warm.logits, cold(history)) << turn;
+  }
+}
+
+TEST_P(WindowGroups, GiveTheSameAnswersToRequestsThatTakeEachOthersBlocks) {
+  LLM llm = open(17, {.max_batch_tokens = 24});
+  std::vector<Prompt> prompts;
+  std::vector<Ids> ids;
+  for (int i = 0; i < 5; ++i) {
+    ids.push_back(
+        joined(small_ids(20, 7), small_ids(20 + 9 * static_cast<std::size_t>(i), 80 + i)));
+    prompts.emplace_back(ids.back());
+  }
+  const std::vector<SamplingParams> params = {greedy_to_length(40)};
+  const auto warm = must(llm.generate_batch(prompts, params));
+  ASSERT_EQ(warm.size(), ids.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(warm[i].token_ids, must(cold_.generate(ids[i], greedy_to_length(40))).token_ids) << i;
+  }
+  EXPECT_GT(stat(llm, "preemptions"), 0);
+}
+
+TEST_P(WindowGroups, LetSequencesForkRollBackAndGoOn) {
+  LLM llm = open(60);
+  expect_branches_equal_cold_runs(llm, 4, 25, [&](LLM&, const Ids& ids) { return cold(ids); });
+  const Ids prompt = small_ids(90, 8);
+  EXPECT_EQ(last(llm, prompt), cold(prompt));  // its windows have gone on
+  Sequence sequence = must(llm.sequence(prompt));
+  for (std::int64_t length = 90; length > 0; length -= 7) {
+    Sequence branch = must(sequence.fork());
+    ASSERT_TRUE(branch.rollback_to(length).ok());
+    ASSERT_TRUE(branch.append(small_ids(3, 9)).ok());
+    EXPECT_EQ(must(branch.logits()), cold(branch.tokens())) << length;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, WindowGroups, testing::ValuesIn(models()),
+                         [](const auto& info) { return info.param; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(WindowGroups);
+
+}  // namespace
+}  // namespace quire
