@@ -476,6 +476,14 @@ Status Sequence::rollback(std::int32_t length) {
   return {};
 }
 
+void Sequence::exchange_kv(Sequence& other) {
+  std::swap(open_.blocks, other.open_.blocks);
+  std::swap(open_.open_blocks, other.open_.open_blocks);
+  std::swap(open_.room, other.open_.room);
+  std::swap(open_.tail_slot, other.open_.tail_slot);
+  std::swap(found_blocks_, other.found_blocks_);
+}
+
 void Sequence::drop_kv() {
   const bool keeps_blocks = open_.format != kOwnFormat;
   if (!keeps_blocks) {

@@ -96,6 +96,9 @@ class Sequence {
   [[nodiscard]] bool is_plain() const { return !composed_; }
   [[nodiscard]] const SequenceUse& use() const { return use_; }
   void assign(SessionRef session) { use_.session = session; }
+  // Exchanges the blocks of the open runs, and the room in them. Precondition: both sequences have
+  // the same tokens, KV and sealed runs, and their open runs one format.
+  void exchange_kv(Sequence& other);
   // Returns the last of its blocks that the prefix index knows, or the root when there is none.
   [[nodiscard]] BlockRef last_cached() const;
 

@@ -189,10 +189,7 @@ void Sequences::exchange_kv(SeqId a, SeqId b) {
                   one.num_computed() == other.num_computed() &&
                   one.open().format == other.open().format && !state_->states.exist(),
               "sequences exchange the KV of other tokens");
-  std::swap(one, other);  // all else is alike but the session
-  const SessionRef session = one.session();
-  one.assign(other.session());
-  other.assign(session);
+  one.exchange_kv(other);
 }
 
 Status Sequences::rollback(SeqId id, std::int32_t length) {

@@ -68,10 +68,7 @@ LentSlabs::Plan SharedBlocks::plan_for(const BlockCounts& wanted) const {
   if (others != BlockCounts()) {
     plan = lent_.plan(others, costs_of_lending(), bytes_available(*this));
   }
-  std::int32_t left = pool_.num_free() + index_.num_unused() - plan.own_blocks;
-  if (parts_.exist()) {  // they count by their bytes, too
-    left = std::min(left, num_available() - plan.own_blocks);
-  }
+  const std::int32_t left = num_available() - plan.own_blocks;
   plan.lacking[kOwnFormat] = std::max(wanted[kOwnFormat] - left, 0);
   return plan;
 }
