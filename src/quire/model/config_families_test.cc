@@ -258,12 +258,15 @@ TEST(FamilySwitches, AGpuRefusesEachByName) {
        {"llama", "qwen3", "gemma3_text", "olmo2", "olmo3", "smollm3", "granite"}) {
     EXPECT_TRUE(check_device_switches(parse(type)).ok()) << type;
   }
-  const std::vector<std::pair<std::string, std::string>> refused = {
-      {"gemma2", "soft cap of attention scores"}, {"ministral3", "queries that grow"}};
-  for (const auto& [type, name] : refused) {
-    const Status status = check_device_switches(parse(type));
-    ASSERT_FALSE(status.ok()) << type;
+  ModelConfig growing = parse("ministral3");
+  growing.scales.query_growth = 0.1;
+  const std::vector<std::pair<ModelConfig, std::string>> refused = {
+      {parse("gemma2"), "soft cap of attention scores"}, {growing, "queries that grow"}};
+  for (const auto& [config, name] : refused) {
+    const Status status = check_device_switches(config);
+    ASSERT_FALSE(status.ok()) << name;
     EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(status.error().message, HasSubstr(config.family));
     EXPECT_THAT(status.error().message, HasSubstr(name));
   }
 }
