@@ -21,6 +21,17 @@ std::vector<TokenId> all_tokens(const DraftHistory& history) {
   return tokens;
 }
 
+std::int64_t num_tokens(const DraftHistory& history) {
+  if (history.prompt.empty()) {
+    return std::ssize(history.own);
+  }
+  std::int64_t tokens = std::ssize(history.output);
+  for (const std::span<const TokenId> piece : history.prompt) {
+    tokens += std::ssize(piece);
+  }
+  return tokens;
+}
+
 void CustomSource::propose(std::span<const DraftQuery> queries) {
   for (const DraftQuery& query : queries) {
     const std::vector<TokenId> tokens = all_tokens(query.history);

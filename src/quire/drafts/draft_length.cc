@@ -6,10 +6,8 @@
 namespace quire::drafts {
 namespace {
 
-constexpr double kKept = 0.95;       // weight of what was known, when a guess is checked
-constexpr double kKeptCosts = 0.99;  // weight of the steps before, when one is measured
-constexpr double kLeast =
-    0.03;  // tokens that each guessed one shall bring beside those of its time
+constexpr double kKept = 0.95;              // weight of what was known, when a guess is checked
+constexpr double kKeptCosts = 0.99;         // weight of the steps before, when one is measured
 constexpr std::int32_t kFirstWait = 32;     // steps, as the next one
 constexpr std::int32_t kLongestWait = 512;  // steps
 
@@ -71,24 +69,23 @@ double RowCosts::seconds(std::int64_t rows) const {
   return time + row * (static_cast<double>(rows) - size);
 }
 
-std::int32_t draft_length(double rate, const RowCosts& costs, const DraftChoice& choice) {
+DraftLength draft_length(double rate, const RowCosts& costs, const DraftChoice& choice) {
   const std::int64_t room = std::max<std::int64_t>(RowCosts::kMostRows - choice.rows, 0);
   const auto most =
       static_cast<std::int32_t>(std::min<std::int64_t>(choice.most, room / choice.width));
   const double plain = costs.seconds(choice.rows);
-  if (plain == 0) {
-    return most;  // nothing is known of this machine yet
+  if (plain == 0) {  // nothing is known of this machine yet
+    return {.tokens = most, .expected = expected_tokens(rate, most)};
   }
-  std::int32_t best = 0;
-  double best_gain = 0;
+  DraftLength best;
   for (std::int32_t count = 1; count <= most; ++count) {
     const std::int32_t rows = count * choice.width;
-    const double lost =  // in that time
-        choice.tokens * (costs.seconds(choice.rows + rows) / plain - 1);
-    const double gain = expected_tokens(rate, count) - 1 - lost - kLeast * rows;
-    if (gain > best_gain) {
-      best = count;
-      best_gain = gain;
+    const double seconds = costs.seconds(choice.rows + rows) + count * choice.level_seconds;
+    const double lost = choice.tokens * (seconds / plain - 1);  // in that time
+    const double expected = expected_tokens(rate, count);
+    const double gain = expected - 1 - lost - kLeastGain * rows;
+    if (gain > best.gain) {
+      best = {.tokens = count, .expected = expected, .gain = gain};
     }
   }
   return best;

@@ -49,15 +49,24 @@ class RowCosts {
 // A step without guesses, and how guesses for it would be.
 struct DraftChoice {
   std::int64_t rows = 0;
-  double tokens = 0;       // that it gives
-  std::int32_t most = 0;   // tokens one behind the other
-  std::int32_t width = 1;  // rows that each of them takes
+  double tokens = 0;         // that it gives
+  std::int32_t most = 0;     // tokens one behind the other
+  std::int32_t width = 1;    // rows that each of them takes
+  double level_seconds = 0;  // that its drafter needs for each of them
 };
 
-// Returns how many tokens to guess one behind the other, so that a step gives the most tokens a
-// second. 0 where no number pays.
-[[nodiscard]] std::int32_t draft_length(double rate, const RowCosts& costs,
-                                        const DraftChoice& choice);
+// Tokens that each guessed one shall bring beside those of its time.
+inline constexpr double kLeastGain = 0.03;
+
+struct DraftLength {
+  std::int32_t tokens = 0;  // to guess one behind the other
+  double expected = 1;      // tokens that a step gives with them
+  double gain = 0;          // tokens of a step, beside those of its time and the least gain
+};
+
+// Returns the length with which a step gives the most tokens a second. 0 where none pays.
+[[nodiscard]] DraftLength draft_length(double rate, const RowCosts& costs,
+                                       const DraftChoice& choice);
 
 // Returns how many of `drafted` tokens, and the one behind them, a step gives at this rate.
 [[nodiscard]] double expected_tokens(double rate, std::int32_t drafted);

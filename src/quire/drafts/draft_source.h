@@ -20,8 +20,10 @@ struct DraftHistory {
   std::string_view tenant;
 };
 
-// Returns all tokens in one list.
+// Return all tokens in one list, and their number.
 [[nodiscard]] std::vector<TokenId> all_tokens(const DraftHistory& history);
+
+[[nodiscard]] std::int64_t num_tokens(const DraftHistory& history);
 
 // A request for one guess.
 struct DraftQuery {
@@ -43,6 +45,9 @@ class DraftSource {
 
   // Answers all queries of a step. A guess may be short or empty, and may hold any number.
   virtual void propose(std::span<const DraftQuery> queries) = 0;
+  // Returns the seconds that a request's first guess takes beside those of any guess: a draft model
+  // computes the prompt then. 0: none, or nothing is known of them.
+  [[nodiscard]] virtual double seconds_to_begin(const DraftQuery& /*query*/) const { return 0; }
   // Hears that a request has ended, however it did.
   virtual void forget(RequestId /*request*/) {}
   // Hears the output of a request that is done.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/drafter.h"
+#include "quire/drafts/draft_budget.h"
 #include "quire/drafts/draft_length.h"
 #include "quire/drafts/draft_source.h"
 #include "quire/drafts/guess.h"
@@ -155,11 +156,12 @@ RowCosts costs_of(double row) {
 }
 
 TEST(DraftLengths, GrowWithTheRateAndShrinkWithTheCost) {
-  EXPECT_EQ(draft_length(0.9, costs_of(0), {.rows = 1, .tokens = 1, .most = 8}), 8);
-  EXPECT_EQ(draft_length(0.0, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}), 0);
-  const std::int32_t likely = draft_length(0.9, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8});
-  EXPECT_GT(likely, draft_length(0.5, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}));
-  EXPECT_GT(likely, draft_length(0.9, costs_of(1), {.rows = 1, .tokens = 1, .most = 8}));
+  EXPECT_EQ(draft_length(0.9, costs_of(0), {.rows = 1, .tokens = 1, .most = 8}).tokens, 8);
+  EXPECT_EQ(draft_length(0.0, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}).tokens, 0);
+  const std::int32_t likely =
+      draft_length(0.9, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}).tokens;
+  EXPECT_GT(likely, draft_length(0.5, costs_of(0.1), {.rows = 1, .tokens = 1, .most = 8}).tokens);
+  EXPECT_GT(likely, draft_length(0.9, costs_of(1), {.rows = 1, .tokens = 1, .most = 8}).tokens);
 }
 
 TEST(DraftLengths, AreNothingWhereRowsCostAsMuchAsTokens) {
@@ -167,13 +169,51 @@ TEST(DraftLengths, AreNothingWhereRowsCostAsMuchAsTokens) {
   for (std::int64_t rows = 1; rows <= 80; ++rows) {
     costs.add(rows, static_cast<double>(rows));
   }
-  EXPECT_EQ(draft_length(0.8, costs, {.rows = 64, .tokens = 64, .most = 8}), 0);
+  EXPECT_EQ(draft_length(0.8, costs, {.rows = 64, .tokens = 64, .most = 8}).tokens, 0);
 }
 
 TEST(DraftLengths, AreTheMostWhileNothingIsKnown) {
-  EXPECT_EQ(draft_length(0.5, RowCosts(), {.rows = 1, .tokens = 1, .most = 8}), 8);
-  EXPECT_EQ(draft_length(0.9, RowCosts(), {.rows = RowCosts::kMostRows, .tokens = 1, .most = 8}),
-            0);
+  EXPECT_EQ(draft_length(0.5, RowCosts(), {.rows = 1, .tokens = 1, .most = 8}).tokens, 8);
+  EXPECT_EQ(
+      draft_length(0.9, RowCosts(), {.rows = RowCosts::kMostRows, .tokens = 1, .most = 8}).tokens,
+      0);
+}
+
+// Steps of 1 s and 0.1 s for each row more; levels of a drafter of 0.3 s and 0.01 s for each query.
+DraftBudget budget_of_a_draft_model() {
+  DraftBudget budget;
+  for (std::int64_t rows = 1; rows <= 32; ++rows) {
+    budget.note_step(rows, 1 + 0.1 * static_cast<double>(rows));
+    budget.note_answer(rows, 2, 2 * (0.3 + 0.01 * static_cast<double>(rows)));
+  }
+  return budget;
+}
+
+TEST(DraftBudgets, CountAPassOfTheDrafterThatFewRequestsShare) {
+  const DraftBudget budget = budget_of_a_draft_model();
+  const PlainStep step{.rows = 16, .tokens = 16, .may_guess = 16};
+  EXPECT_TRUE(budget.pays({.requests = 16, .rows = 32, .levels = 2, .expected = 48}, step));
+  EXPECT_FALSE(budget.pays({.requests = 1, .rows = 2, .levels = 2, .expected = 3}, step));
+  EXPECT_TRUE(DraftBudget().pays({.requests = 1, .rows = 2, .levels = 2, .expected = 1}, step));
+}
+
+TEST(DraftBudgets, AFirstGuessIsWorthWhatTheTokensLeftBring) {
+  const DraftBudget budget = budget_of_a_draft_model();
+  const PlainStep step{.rows = 1, .tokens = 1, .may_guess = 1};
+  const DraftLength length = budget.length(0.9, step, 4);
+  ASSERT_GT(length.tokens, 0);
+  EXPECT_TRUE(budget.is_worth(length, step, 1000, 10));
+  EXPECT_FALSE(budget.is_worth(length, step, 2, 10));
+}
+
+TEST(DraftBudgets, TrialsTakeAHundredthOfTheTime) {
+  DraftBudget budget;
+  EXPECT_TRUE(budget.may_spend(0));
+  EXPECT_FALSE(budget.may_spend(0.01));
+  budget.earn(2);
+  EXPECT_TRUE(budget.may_spend(0.019));
+  budget.spend(0.05);
+  EXPECT_FALSE(budget.may_spend(0));
 }
 
 TEST(RowCosts, AreALineThroughWhatWasMeasured) {

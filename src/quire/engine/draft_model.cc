@@ -14,6 +14,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/base/stopwatch.h"
 #include "quire/base/str.h"
 #include "quire/drafts/draft_source.h"
 #include "quire/drafts/guess_tree.h"
@@ -108,6 +109,7 @@ Status DraftModel::make_room(std::int64_t bytes, std::int32_t block_tokens) {
 }
 
 void DraftModel::forget(RequestId request) {
+  left_.erase(request.value);
   if (const auto known = sequences_.find(request.value); known != sequences_.end()) {
     ledger_->sequences().close(known->second);
     sequences_.erase(known);
@@ -122,6 +124,7 @@ void DraftModel::close_all_but(std::span<const drafts::DraftQuery> queries) {
       return query.request.value == known.first;
     });
     if (!asked) {
+      left_[known.first] = ledger_->sequences().num_computed(known.second);
       ledger_->sequences().close(known.second);
     }
     return !asked;
@@ -131,6 +134,20 @@ void DraftModel::close_all_but(std::span<const drafts::DraftQuery> queries) {
 std::int32_t DraftModel::pending(SeqId sequence) const {
   return static_cast<std::int32_t>(ledger_->sequences().tokens(sequence).size()) -
          ledger_->sequences().num_computed(sequence);
+}
+
+double DraftModel::seconds_to_begin(const drafts::DraftQuery& query) const {
+  const auto known = sequences_.find(query.request.value);
+  const auto left = left_.find(query.request.value);
+  std::int64_t lacking = drafts::num_tokens(query.history);
+  if (known != sequences_.end()) {
+    lacking -= ledger_->sequences().num_computed(known->second);
+  } else if (left != left_.end()) {
+    lacking -= left->second;
+  }
+  return lacking <= kFewPending || prompt_tokens_ == 0
+             ? 0
+             : static_cast<double>(lacking) * prompt_seconds_ / prompt_tokens_;
 }
 
 // Makes the tokens of a request's sequence those of the request: what was guessed wrong goes.
@@ -186,6 +203,8 @@ Result<std::span<float>> DraftModel::compute(std::span<const sched::ScheduledRun
 
 // Computes all but the last tokens of a sequence that lacks many. Returns whether it could.
 bool DraftModel::compute_most(SeqId sequence) {
+  const std::int32_t before = pending(sequence);
+  base::Stopwatch watch;
   while (pending(sequence) > kFewPending) {
     const sched::ScheduledRun run{.sequence = sequence,
                                   .first = ledger_->sequences().num_computed(sequence),
@@ -193,6 +212,13 @@ bool DraftModel::compute_most(SeqId sequence) {
     if (!compute({&run, 1}, 0).ok()) {
       return false;
     }
+  }
+  if (const std::int32_t computed = before - pending(sequence); computed > 0) {
+    constexpr double kKept = 0.9;
+    double seconds = 0;
+    watch.lap(seconds);
+    prompt_seconds_ = kKept * prompt_seconds_ + seconds;
+    prompt_tokens_ = kKept * prompt_tokens_ + computed;
   }
   return true;
 }

@@ -53,6 +53,7 @@ class DraftModel final : public drafts::DraftSource {
 
   void propose(std::span<const drafts::DraftQuery> queries) override;
   void forget(RequestId request) override;
+  [[nodiscard]] double seconds_to_begin(const drafts::DraftQuery& query) const override;
   // Returns how many of its blocks are in use.
   [[nodiscard]] std::int32_t blocks_in_use() const { return ledger_->counts().blocks_in_use; }
 
@@ -94,11 +95,15 @@ class DraftModel final : public drafts::DraftSource {
   std::vector<tensor::PagedKVView> views_;  // [layers]
   BatchBuilder builder_;
   std::unordered_map<std::uint64_t, SeqId> sequences_;  // by request
-  std::vector<Asked> asked_;                            // queries that go on
-  std::vector<SeqId> forks_;                            // that guesses have opened
-  std::vector<sched::ScheduledRun> runs_;               // [tips of all]
-  std::vector<std::int32_t> logit_rows_;                // [runs]
-  std::vector<kv::Growth> growths_;                     // [runs]
+  // Tokens with KV of requests that have a sequence no more, but may find its blocks.
+  std::unordered_map<std::uint64_t, std::int32_t> left_;
+  double prompt_seconds_ = 0;  // of computing prompts; old ones count less
+  double prompt_tokens_ = 0;
+  std::vector<Asked> asked_;               // queries that go on
+  std::vector<SeqId> forks_;               // that guesses have opened
+  std::vector<sched::ScheduledRun> runs_;  // [tips of all]
+  std::vector<std::int32_t> logit_rows_;   // [runs]
+  std::vector<kv::Growth> growths_;        // [runs]
 };
 
 }  // namespace quire::engine

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/drafter.h"
+#include "quire/drafts/draft_budget.h"
 #include "quire/drafts/draft_length.h"
 #include "quire/drafts/draft_source.h"
 #include "quire/drafts/guess.h"
@@ -29,7 +30,7 @@ class Speculation {
 
   [[nodiscard]] const drafts::SpeculationOptions& options() const { return options_; }
   [[nodiscard]] drafts::DraftSource& source() { return *source_; }
-  [[nodiscard]] drafts::RowCosts& costs() { return costs_; }
+  [[nodiscard]] drafts::DraftBudget& budget() { return budget_; }
   // Returns what became of the guesses of all requests.
   [[nodiscard]] drafts::Acceptance& overall() { return overall_; }
 
@@ -37,6 +38,8 @@ class Speculation {
   std::vector<drafts::Guess> guesses;                          // [runs]
   std::vector<std::vector<std::span<const TokenId>>> prompts;  // [runs] pieces of composed prompts
   std::vector<drafts::DraftQuery> queries;
+  std::vector<char> trials;          // [queries] 1: tries again whether guessing pays
+  double asking_seconds = 0;         // that the last answer took
   std::vector<std::int32_t> wanted;  // [runs] tokens
   std::int64_t rows_left = 0;        // that the plan has for branches
   // [runs and branches]: the rows themselves, tokens of assumed ones, and rows before them.
@@ -54,7 +57,7 @@ class Speculation {
 
   const drafts::SpeculationOptions options_;
   std::unique_ptr<drafts::DraftSource> source_;
-  drafts::RowCosts costs_;
+  drafts::DraftBudget budget_;
   drafts::Acceptance overall_;
 };
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/base/stopwatch.h"
+#include "quire/drafts/draft_budget.h"
 #include "quire/drafts/draft_length.h"
 #include "quire/drafts/draft_source.h"
 #include "quire/drafts/guess.h"
@@ -23,44 +25,25 @@ namespace {
 
 constexpr std::int32_t kProbed = 1;  // tokens of a guess that tries again whether guessing pays
 
-// The work of a plan without guesses.
-struct PlannedWork {
-  std::int64_t rows = 0;
-  double tokens = 0;
-};
-
-PlannedWork work_of(const sched::StepPlan& plan) {
-  PlannedWork work;
-  for (const sched::PlannedRun& run : plan.runs) {
-    work.rows += run.count;
-    work.tokens += run.samples ? 1 : 0;
+drafts::PlainStep plain_step(const Step& step) {
+  drafts::PlainStep plain;
+  for (const sched::PlannedRun& run : step.plan.runs) {
+    plain.rows += run.count;
+    plain.tokens += run.samples ? 1 : 0;
+    plain.may_guess += run.samples && run.count == 1 ? 1 : 0;
   }
-  return work;
+  // Models with states have no branches (step_branches.cc).
+  plain.width = step.core.ledger.points().exist() ? 1 : step.speculation->options().width;
+  return plain;
 }
 
-// Returns how many tokens to guess for a request, one behind the other, if `width` stand side by
-// side.
-std::int32_t length_for(Speculation& speculation, ActiveRequest& active, const PlannedWork& work,
-                        std::int32_t width) {
+// Returns how many tokens the guess of a request may have at most, one behind the other.
+std::int32_t most_for(const Speculation& speculation, const ActiveRequest& active) {
   const SamplingParams& params = active.request().params;
   const std::int64_t left = params.max_tokens - static_cast<std::int64_t>(active.num_sampled()) - 1;
-  const auto most = static_cast<std::int32_t>(
-      std::min<std::int64_t>(std::min(params.speculate.value_or(speculation.options().max_tokens),
-                                      speculation.options().max_tokens),
-                             left));
-  if (most <= 0 || !speculation.options().adapt) {
-    return std::max(most, 0);
-  }
-  drafts::Acceptance& acceptance = active.acceptance();
-  acceptance.begin(speculation.overall());
-  const std::int32_t length = drafts::draft_length(
-      acceptance.rate(), speculation.costs(),
-      {.rows = work.rows, .tokens = work.tokens, .most = most, .width = width});
-  if (length > 0) {
-    return length;
-  }
-  acceptance.note_silence();
-  return acceptance.may_probe() ? std::min(kProbed, most) : 0;
+  const std::int32_t most = speculation.options().max_tokens;
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(left, 0, std::min(params.speculate.value_or(most), most)));
 }
 
 drafts::DraftHistory history_of(Step& step, const ActiveRequest& active, SeqId sequence,
@@ -95,24 +78,14 @@ void cut_guess(const drafts::DraftQuery& query, std::int32_t vocab) {
   }
 }
 
-}  // namespace
-
-void draft_tokens(Step& step) {
-  if (step.speculation == nullptr) {
-    return;
-  }
+// Forgets the guesses of the step before, and lists the requests that may have some.
+void list_queries(Step& step) {
   Speculation& speculation = *step.speculation;
   const std::vector<sched::PlannedRun>& runs = step.plan.runs;
   // A device keeps no log of assumed rows, by which states would advance (ADR 0051).
   const bool logs = !step.core.ledger.points().exist() || !step.core.paged_pool.on_device();
   const bool quiet = logs && !step.plan.preempts() && step.plan.admit.empty();
-  const PlannedWork work = work_of(step.plan);
-  // Models with states have no branches (step_branches.cc).
-  const std::int32_t width = step.core.ledger.points().exist() ? 1 : speculation.options().width;
-  speculation.asked = false;
-  speculation.rows_left = 0;
   speculation.queries.clear();
-  speculation.wanted.assign(runs.size(), 0);
   speculation.guesses.resize(std::max(speculation.guesses.size(), runs.size()));
   speculation.prompts.resize(std::max(speculation.prompts.size(), runs.size()));
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -120,28 +93,109 @@ void draft_tokens(Step& step) {
     active.assume({});
     drafts::clear(speculation.guesses[i]);
     const auto sequence = step.core.scheduler.sequence(runs[i].request);
-    const bool guesses = quiet && runs[i].samples && runs[i].count == 1;
-    const std::int32_t most =
-        guesses && sequence ? length_for(speculation, active, work, width) : 0;
-    if (most > 0 && sequence) {
+    const bool guesses = quiet && runs[i].samples && runs[i].count == 1 && sequence;
+    if (const std::int32_t most = guesses ? most_for(speculation, active) : 0; most > 0) {
       speculation.queries.push_back(
           {.request = runs[i].request,
            .history = history_of(step, active, *sequence, speculation.prompts[i]),
            .most = most,
-           .most_in_tree = most * width,
            .draft = &speculation.guesses[i]});
     }
   }
-  if (speculation.queries.empty()) {
-    return;
+}
+
+// Whom a step asks, where that adapts to what was measured.
+struct Choice {
+  drafts::StepGuesses guesses;  // without trials
+  std::int32_t trials = 0;
+  bool begins = false;  // true: somebody's first guess takes longer
+};
+
+// Sets the length of a request's guess, 0 for none. Returns whether it is a trial.
+bool choose_length(Speculation& speculation, const drafts::PlainStep& plain, ActiveRequest& active,
+                   drafts::DraftQuery& query, Choice& choice) {
+  drafts::Acceptance& acceptance = active.acceptance();
+  acceptance.begin(speculation.overall());
+  const drafts::DraftBudget& budget = speculation.budget();
+  const std::int64_t left =
+      active.request().params.max_tokens - static_cast<std::int64_t>(active.num_sampled());
+  const double begin = speculation.source().seconds_to_begin(query);
+  const drafts::DraftLength length = budget.length(acceptance.rate(), plain, query.most);
+  if (length.tokens > 0 &&
+      (begin == 0 || budget.is_worth(length, plain, static_cast<double>(left), begin))) {
+    query.most = length.tokens;
+    choice.guesses.requests += 1;
+    choice.guesses.rows += std::int64_t{length.tokens} * plain.width;
+    choice.guesses.levels = std::max(choice.guesses.levels, length.tokens);
+    choice.guesses.expected += length.expected - 1;
+    choice.begins = choice.begins || begin > 0;
+    return false;
+  }
+  acceptance.note_silence();
+  if (!acceptance.may_probe() || !budget.may_spend(begin)) {
+    query.most = 0;
+    return false;
+  }
+  query.most = std::min(kProbed, query.most);
+  choice.trials += 1;
+  choice.begins = choice.begins || begin > 0;
+  return true;
+}
+
+// Leaves queries out that do not pay.
+Choice choose_queries(Step& step, const drafts::PlainStep& plain) {
+  Speculation& speculation = *step.speculation;
+  std::vector<drafts::DraftQuery>& queries = speculation.queries;
+  Choice choice;
+  speculation.trials.clear();
+  for (drafts::DraftQuery& query : queries) {
+    speculation.trials.push_back(
+        choose_length(speculation, plain, step.requests.at(query.request), query, choice) ? 1 : 0);
+  }
+  const bool pay = speculation.budget().pays(choice.guesses, plain);
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    if (queries[i].most > 0 && (pay || speculation.trials[i] != 0)) {
+      queries[kept++] = queries[i];
+    }
+  }
+  queries.resize(kept);
+  return choice;
+}
+
+// Has the queries answered.
+void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
+  Speculation& speculation = *step.speculation;
+  std::int32_t levels = 1;
+  for (drafts::DraftQuery& query : speculation.queries) {
+    query.most_in_tree = query.most * plain.width;
+    levels = std::max(levels, query.most);
   }
   speculation.asked = true;
   speculation.found = false;
   speculation.skipped = 0;
+  base::Stopwatch watch;
   speculation.source().propose(speculation.queries);
+  watch.lap(speculation.asking_seconds);
+  const std::int64_t asked = std::ssize(speculation.queries);
+  drafts::DraftBudget& budget = speculation.budget();
+  if (!choice.begins) {
+    budget.note_answer(asked, levels, speculation.asking_seconds);
+  }
+  if (choice.trials > 0) {
+    budget.spend(speculation.asking_seconds * choice.trials / static_cast<double>(asked) +
+                 budget.seconds_of(plain, std::int64_t{choice.trials} * plain.width));
+  }
   for (const drafts::DraftQuery& query : speculation.queries) {
     cut_guess(query, step.core.decoder().config().vocab_size);
   }
+}
+
+// Adds assumed rows for the guesses to the plan.
+void assume_guesses(Step& step) {
+  Speculation& speculation = *step.speculation;
+  const std::vector<sched::PlannedRun>& runs = step.plan.runs;
+  speculation.wanted.assign(runs.size(), 0);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     speculation.wanted[i] = stem_of(speculation.guesses[i]);
     speculation.found = speculation.found || speculation.wanted[i] > 0;
@@ -157,6 +211,28 @@ void draft_tokens(Step& step) {
   }
 }
 
+}  // namespace
+
+void draft_tokens(Step& step) {
+  if (step.speculation == nullptr) {
+    return;
+  }
+  Speculation& speculation = *step.speculation;
+  speculation.asked = false;
+  speculation.rows_left = 0;
+  speculation.asking_seconds = 0;
+  list_queries(step);
+  const drafts::PlainStep plain = plain_step(step);
+  Choice choice;
+  if (speculation.options().adapt) {
+    choice = choose_queries(step, plain);
+  }
+  if (!speculation.queries.empty()) {
+    ask(step, plain, choice);
+    assume_guesses(step);
+  }
+}
+
 bool wants_drafts(Step& step) {
   constexpr std::int32_t kSkipped = 4;  // steps that are not asked about where nothing was found
   if (step.speculation == nullptr) {
@@ -169,7 +245,8 @@ bool wants_drafts(Step& step) {
   for (ActiveRequest* active : step.now.requests) {
     if (active != nullptr && active->request().params.speculate != 0) {
       active->acceptance().note_silence();
-      wants = wants || active->acceptance().may_probe();
+      wants =
+          wants || (active->acceptance().may_probe() && step.speculation->budget().may_spend(0));
     }
   }
   return wants;
@@ -185,8 +262,9 @@ void note_cost(Step& step, double seconds) {
   const RunningStep& now = step.now;
   step.core.counters.speculative_steps +=
       std::ranges::any_of(now.runs, [](const auto& run) { return run.assumed > 0; }) ? 1 : 0;
+  step.speculation->budget().earn(seconds);
   if (!now.ahead && !now.reads_files && std::ranges::all_of(now.runs, generates)) {
-    step.speculation->costs().add(rows_of(now), seconds);
+    step.speculation->budget().note_step(rows_of(now), seconds - step.speculation->asking_seconds);
   }
 }
 
