@@ -121,6 +121,23 @@ TEST(ComposedAnchors, AnotherProcessFindsThemInAStore) {
   EXPECT_EQ(anchor_ids(must(desk.llm.get_chunk(spec.context_chunk_ids[2])).anchor).size(), 3U);
 }
 
+TEST(ComposedAnchors, OneCallMayBringAChunkAndOneBehindIt) {
+  Desk desk(kGoldens / "llama_gqa", most_exact(16));
+  Dice dice(17);
+  std::vector<ChunkContent> chunks = {{.content = dice.ids(5), .type = ChunkType::kSystemPrompt},
+                                      {.content = dice.ids(9), .type = ChunkType::kContext},
+                                      {.content = dice.ids(17), .type = ChunkType::kContext}};
+  std::vector<std::string> ids;
+  for (ChunkContent& chunk : chunks) {
+    if (!ids.empty()) {
+      chunk.options.anchor = anchor_of(ids);
+    }
+    ids.push_back(must(desk.llm.register_chunk(chunk)));
+  }
+  EXPECT_EQ(must(desk.llm.clear_chunks()), 3);
+  EXPECT_EQ(must(desk.llm.register_chunks(chunks)), ids);
+}
+
 TEST(ComposedAnchors, AreRefusedWhereAChunkDoesNotStandInThem) {
   Desk desk(kGoldens / "llama_gqa", most_exact(16));
   Dice dice(16);

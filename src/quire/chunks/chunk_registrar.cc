@@ -1,6 +1,7 @@
 #include "quire/chunks/chunk_registrar.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -87,26 +88,31 @@ Result<std::vector<RegisteredChunk>> ChunkRegistrar::register_chunks(
   return std::move(status).error();
 }
 
-// Returns whether a draft is to be computed behind one of these.
-bool ChunkRegistrar::stands_behind(const ChunkDraft& draft, std::span<const ChunkDraft> others) {
-  const std::vector<std::string_view> ids = anchor_ids(draft.chunk.anchor);
-  return std::ranges::any_of(others, [&](const ChunkDraft& other) {
-    return std::ranges::find(ids, other.chunk.id) != ids.end();
-  });
+// Returns how many of the drafts, which are not empty, go into one batch. A context stands under
+// the system chunk before it, so every system chunk begins a new batch. So does a context that
+// stands behind another one of the batch.
+std::ptrdiff_t ChunkRegistrar::size_of_batch(std::span<const ChunkDraft> drafts) {
+  std::set<std::string_view> ids;
+  const auto begins_another = [&](const ChunkDraft& draft) {
+    const bool other_kind = (draft.chunk.type == ChunkType::kSystemPrompt) !=
+                            (drafts.front().chunk.type == ChunkType::kSystemPrompt);
+    return other_kind || std::ranges::any_of(anchor_ids(draft.chunk.anchor),
+                                             [&](auto id) { return ids.contains(id); });
+  };
+  std::size_t count = 0;
+  while (count < drafts.size() && !begins_another(drafts[count])) {
+    ids.insert(drafts[count++].chunk.id);
+  }
+  return static_cast<std::ptrdiff_t>(count);
 }
 
-// Registers the drafts in batches. A context stands under the system chunk before it, so every
-// system chunk begins a new batch. So does a context that stands behind another one.
+// Registers the drafts in batches.
 Status ChunkRegistrar::register_all(std::vector<ChunkDraft>& drafts, const RegistrationRules& how,
                                     const Interrupt& interrupted) {
   Anchors anchors;
   Status status;
   for (auto first = drafts.begin(); first != drafts.end() && status.ok();) {
-    const auto next = std::find_if(first + 1, drafts.end(), [&](const ChunkDraft& draft) {
-      return (draft.chunk.type == ChunkType::kSystemPrompt) !=
-                 (first->chunk.type == ChunkType::kSystemPrompt) ||
-             stands_behind(draft, std::span(&*first, &draft));
-    });
+    const auto next = first + size_of_batch({first, drafts.end()});
     status =
         Registration({.core = core_, .prefills = prefills_, .library = library_, .drafts = drafts_},
                      {first, next}, anchors, interrupted)

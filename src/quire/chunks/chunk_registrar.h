@@ -3,6 +3,7 @@
 // Thread rule: public functions may be called from any thread but the engine's.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -45,8 +46,7 @@ class ChunkRegistrar {
                                     const Interrupt& interrupted);
   [[nodiscard]] Status save_all(std::span<const ChunkDraft> drafts);
   static void report(std::span<const ChunkDraft> drafts, const ChunkProgress& progress);
-  [[nodiscard]] static bool stands_behind(const ChunkDraft& draft,
-                                          std::span<const ChunkDraft> others);
+  [[nodiscard]] static std::ptrdiff_t size_of_batch(std::span<const ChunkDraft> drafts);
   void release_anchors(std::span<ChunkDraft> drafts);
   void release_now(std::span<RegisteredChunk> registered);  // engine thread
 
