@@ -21,6 +21,9 @@ struct EngineStats {
   // Bytes of one block over all layers, of the blocks in use whatever their formats, and of the
   // rest of the budget: free or cached.
   std::int64_t block_bytes = 0, bytes_in_use = 0, bytes_free = 0;
+  // Bytes of a block in layers with a window, where they are freed before the block, and those of
+  // the bytes in use. 0: a block lives as a whole.
+  std::int64_t window_block_bytes = 0, window_bytes_in_use = 0;
   // Cached blocks freed to make room, and those among them of sessions that were closed, were over
   // their time, or were expected back later.
   std::int64_t evictions = 0, evictions_closed = 0, evictions_expired = 0, evictions_later = 0;

@@ -64,7 +64,7 @@ class World {
     sequences_.check(with_logits);
     chunks_.check();
     contexts_.check();
-    if (!site_.scenario.one_format()) {  // ids of two formats are the same numbers
+    if (!site_.scenario.counts_blocks()) {  // ids of two formats are the same numbers
       check_holders();
       return;
     }
@@ -164,6 +164,7 @@ std::vector<Scenario> scenarios() {
            .context = ReuseMode::kExact,
            .sequences_only = true,
            .forgets = !computes_here("gemma3"),
+           .frees = computes_here("gemma3"),
            .steps = 5},
           {.model = folder + "mistral_window",
            .context = ReuseMode::kExact,
@@ -174,6 +175,7 @@ std::vector<Scenario> scenarios() {
            .block_tokens = 3,
            .blocks = 90,
            .max_batch_tokens = 9,
+           .frees = true,
            .steps = 5}};
 }
 

@@ -12,6 +12,7 @@
 
 #include "forked_branches.h"
 #include "quire/api/test_support.h"
+#include "quire/base/temporary_folder.h"
 #include "quire/llm.h"
 #include "quire/options.h"
 #include "quire/sampling.h"
@@ -120,6 +121,44 @@ TEST_P(WindowGroups, LetSequencesForkRollBackAndGoOn) {
     ASSERT_TRUE(branch.append(small_ids(3, 9)).ok());
     EXPECT_EQ(must(branch.logits()), cold(branch.tokens())) << length;
   }
+}
+
+TEST_P(WindowGroups, HoldLongSequencesOfAUserAndRollThemBackToEveryLength) {
+  LLM llm = open(36, {.max_batch_tokens = 16});
+  const Ids prompt = small_ids(150, 3);  // 19 blocks
+  Sequence sequence = must(llm.sequence(prompt));
+  EXPECT_EQ(must(sequence.logits()), cold(prompt));
+  const double parts = stat(llm, "window_bytes_in_use") / stat(llm, "window_block_bytes");
+  EXPECT_LE(parts, 5);  // a window of 24 tokens
+  for (std::int64_t length = 149; length > 0; length -= 1 + length % 11) {
+    (void)last(llm, small_ids(90, static_cast<std::uint32_t>(length)));  // takes idle windows
+    const Status back = sequence.rollback_to(length);
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    ASSERT_TRUE(sequence.append(small_ids(1 + static_cast<std::size_t>(length) % 5, 9)).ok());
+    EXPECT_EQ(must(sequence.logits()), cold(sequence.tokens())) << length;
+  }
+  EXPECT_GT(stat(llm, "tokens_replayed"), 0);
+}
+
+TEST_P(WindowGroups, SaveSequencesWhoseWindowsHaveGone) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "saved.qkv";
+  LLM llm = open(36, {.max_batch_tokens = 30});
+  Sequence sequence = must(llm.sequence(small_ids(150, 3)));
+  for (int i = 0; i < 4; ++i) {  // they take what the window has freed
+    (void)last(llm, small_ids(120, 20 + static_cast<std::uint32_t>(i)));
+  }
+  const Status saved = sequence.save(file);
+  ASSERT_TRUE(saved.ok()) << saved.error().message;
+  ASSERT_TRUE(sequence.append(small_ids(4, 8)).ok());
+  const Ids tokens = sequence.tokens();
+  EXPECT_EQ(must(sequence.logits()), cold(tokens));
+  LLM other = open(30);
+  Sequence loaded = must(other.load_sequence(file));
+  ASSERT_TRUE(loaded.append(small_ids(4, 8)).ok());
+  EXPECT_EQ(must(loaded.logits()), cold(tokens));
+  ASSERT_TRUE(loaded.rollback_to(60).ok());
+  EXPECT_EQ(must(loaded.logits()), cold(first_of(tokens, 60)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, WindowGroups, testing::ValuesIn(models()),

@@ -21,6 +21,7 @@
 #include "quire/llm.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/stats.h"
 #include "quire/tokenizer.h"
 #include "quire/types.h"
 
@@ -68,6 +69,24 @@ std::int64_t longest_spelling(const Tokenizer& tokenizer) {
   return static_cast<std::int64_t>(longest);
 }
 
+// Returns how many tokens of one sequence the blocks hold. Layers with a window may hold KV of its
+// tokens alone.
+std::int64_t tokens_in_budget(const EngineStats& stats, const ModelInfo& info,
+                              std::int64_t block_tokens) {
+  const std::int64_t whole = stats.blocks_total * block_tokens;
+  if (!info.config || stats.window_block_bytes == 0) {
+    return whole;
+  }
+  std::int64_t window = 0;
+  for (const ModelInfo::Group& group : info.config->groups) {
+    window = std::max<std::int64_t>(window, group.window);
+  }
+  const std::int64_t windows = (window + 2 * block_tokens - 1) / block_tokens;
+  const std::int64_t bytes =
+      stats.blocks_total * stats.block_bytes - windows * stats.window_block_bytes;
+  return std::max(whole, bytes / (stats.block_bytes - stats.window_block_bytes) * block_tokens);
+}
+
 }  // namespace
 
 std::unique_ptr<Generation> generation_of(Stream stream) {
@@ -88,7 +107,7 @@ Result<std::unique_ptr<LlmEngine>> LlmEngine::open(const Config& config) {
   facts.block_tokens = options.block_tokens;
   facts.block_bytes = stats.block_bytes;
   facts.num_blocks = stats.blocks_total;
-  facts.context_tokens = stats.blocks_total * options.block_tokens;
+  facts.context_tokens = tokens_in_budget(stats, info, options.block_tokens);
   if (info.config) {
     facts.vocab_size = info.config->shape.vocab_size;
     facts.context_tokens =

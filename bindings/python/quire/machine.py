@@ -22,8 +22,9 @@ def inspect(model: Model) -> dict[str, Any]:
 
 
 def groups_in_use(groups: list[dict[str, Any]], counters: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns `groups` of inspect() with what of each is in use and free. KV of all layers lies in the same blocks."""
-    per_token = sum(group.get("bytes_per_token", 0) for group in groups)
+    """Returns `groups` of inspect() with what of each is in use and free. Groups with KV share what is free."""
+    by_kind = {"full": counters["bytes_in_use"] - counters["window_bytes_in_use"], "window": counters["window_bytes_in_use"]}
+    splits = counters["window_block_bytes"] > 0
     shares = []
     for group in groups:
         share = dict(group)
@@ -33,7 +34,10 @@ def groups_in_use(groups: list[dict[str, Any]], counters: dict[str, Any]) -> lis
             share["bytes_in_use"] = counters["states_in_use"] * group["bytes"]
             share["bytes_free"] = (counters["states_total"] - counters["states_in_use"]) * group["bytes"]
         else:
-            for name in ("bytes_in_use", "bytes_free"):
-                share[name] = counters[name] * group["bytes_per_token"] // per_token
+            alike = [other for other in groups if other["kind"] == group["kind"] or (not splits and other["kind"] != "state")]
+            in_use = by_kind[group["kind"]] if splits else counters["bytes_in_use"]
+            per_token = sum(other["bytes_per_token"] for other in alike)
+            share["bytes_in_use"] = in_use * group["bytes_per_token"] // per_token
+            share["bytes_free"] = counters["bytes_free"]
         shares.append(share)
     return shares

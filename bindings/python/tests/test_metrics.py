@@ -6,7 +6,7 @@ import re
 import pytest
 
 import quire
-from conftest import MODEL, some_ids
+from conftest import MODEL, ROOT, some_ids
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 
@@ -56,3 +56,16 @@ def test_the_text_has_every_statistic_and_histograms_that_add_up():
         assert histograms["quire_step_time_seconds"]["_count", None] == stats["steps"]
     with pytest.raises(quire.ClosedError):
         llm.metrics_text()
+
+
+def test_groups_tell_that_layers_with_a_window_hold_less():
+    model = str(ROOT / "tests" / "golden" / "model" / "gemma3")
+    with quire.LLM(model, threads=2, block_tokens=8) as llm:
+        ids = [20 + i % 100 for i in some_ids(160, 1)]
+        sequence = llm.sequence(ids)
+        groups = {group["kind"]: group for group in llm.stats()["groups"]}
+        assert groups["full"]["bytes_in_use"] == 160 * groups["full"]["bytes_per_token"]
+        assert groups["window"]["window"] == 24
+        assert 24 <= groups["window"]["bytes_in_use"] / groups["window"]["bytes_per_token"] <= 5 * 8
+        assert groups["full"]["bytes_free"] == groups["window"]["bytes_free"] == llm.stats()["bytes_free"]
+        assert sequence.tokens == ids

@@ -40,6 +40,8 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .block_bytes = stats.block_bytes,
           .bytes_in_use = ledger.bytes_in_use,
           .bytes_free = ledger.bytes_total - ledger.bytes_in_use,
+          .window_block_bytes = ledger.window_block_bytes,
+          .window_bytes_in_use = ledger.bytes_window_in_use,
           .evictions = ledger.evictions,
           .evictions_closed = ledger.evictions_closed,
           .evictions_expired = ledger.evictions_expired,

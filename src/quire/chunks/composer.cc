@@ -285,8 +285,8 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
   PrefillPlaces chains;
   kv::BlockCounts needed;  // blocks of those, and of the longest query
   for (const kv::ResolvedComposition& composition : compositions) {
-    const std::int64_t own =
-        core_.ledger().min_blocks(std::ssize(*composition.query.chunk->tokens));
+    const std::int64_t own = core_.ledger().min_blocks(std::ssize(*composition.query.chunk->tokens),
+                                                       kv::BehindWindow::kKeeps);
     needed[kv::kOwnFormat] = std::max(needed[kv::kOwnFormat], static_cast<std::int32_t>(own));
   }
   for (const kv::ResolvedComposition& composition : compositions) {

@@ -113,7 +113,8 @@ Status CompositionPlanner::check_fits(const ComposedRun& run,
   const std::int64_t own =
       plain ? composition.num_tokens() : std::ssize(*composition.query.chunk->tokens);
   const std::int64_t more = std::max(max_new_tokens(run, composition), 1) - 1;
-  std::int64_t needed = ledger.min_blocks(own + more);
+  std::int64_t needed =
+      ledger.min_blocks(own + more, plain ? kv::BehindWindow::kFrees : kv::BehindWindow::kKeeps);
   std::int64_t bytes = 0;  // bytes of the chunks' KV
   for (const kv::Part& part : composition.parts) {
     bytes += plain ? 0 : core_.registry.room().bytes_for(*part.chunk);

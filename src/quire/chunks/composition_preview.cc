@@ -297,7 +297,8 @@ void CompositionPreview::describe_composed(const kv::ResolvedComposition& compos
     const bool plain = part.key.before.empty() && core_.options.enable_deduplication &&
                        part.format == kv::kOwnFormat && !core_.has_states();
     const kv::PrefixMatch match =
-        plain ? ledger.cache().probe(*segment.token_ids, salt) : kv::PrefixMatch{};
+        plain ? ledger.cache().probe(*segment.token_ids, salt, kv::BehindWindow::kKeeps)
+              : kv::PrefixMatch{};
     info.tokens_reused += match.tokens;
     info.tokens_computed += segment.num_tokens - match.tokens;
     info.new_blocks -= match.blocks;

@@ -188,6 +188,23 @@ kv::WindowGroup window_group(const tensor::KVGeometry& geometry, bool on_device,
   return {.tokens = group.tokens, .block_bytes = group.block_bytes};
 }
 
+// Makes the pool. Where the system refuses address space for blocks without window parts, blocks
+// keep them.
+Result<kv_store::PagedPool> make_pool(const tensor::KVGeometry& geometry,
+                                      device::Accelerator* accelerator, kv::LedgerConfig& ledger) {
+  if (accelerator != nullptr) {
+    return kv_store::PagedPool::create_on(*accelerator, geometry, ledger.num_blocks);
+  }
+  if (ledger.window_group.tokens > 0) {
+    auto pool = kv_store::PagedPool::create(geometry, ledger.num_ids(), ledger.num_blocks);
+    if (pool.ok() || pool.error().code != ErrorCode::kOutOfBlocks) {
+      return pool;
+    }
+    ledger.window_group = {};
+  }
+  return kv_store::PagedPool::create(geometry, ledger.num_blocks);
+}
+
 kv::LedgerConfig ledger_config(const tensor::KVGeometry& geometry, std::int32_t num_blocks,
                                const EngineOptions& options) {
   return {.num_blocks = num_blocks,
@@ -336,12 +353,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   ledger.slab_blocks = slab_blocks_of(num_blocks);
   ledger.num_states = num_states;
   ledger.window_group = window_group(geometry, accelerator != nullptr, num_states);
-  const bool has_parts = ledger.window_group.tokens > 0;
-  QUIRE_TRY(
-      kv_store::PagedPool paged_pool,
-      accelerator == nullptr
-          ? kv_store::PagedPool::create(geometry, ledger.num_ids(), has_parts ? num_blocks : 0)
-          : kv_store::PagedPool::create_on(*accelerator, geometry, num_blocks));
+  QUIRE_TRY(kv_store::PagedPool paged_pool, make_pool(geometry, accelerator, ledger));
   if (tensor::is_written_by_block(geometry.format)) {
     // Two blocks of a sequence are open while a step fills one and begins another.
     QUIRE_TRY_STATUS(

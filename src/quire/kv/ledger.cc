@@ -54,12 +54,13 @@ std::int32_t Ledger::open_blocks_free() const {
   return state_->shared.pool(config().lent_open_format().value_or(kOwnFormat)).num_free();
 }
 
-std::int64_t Ledger::min_blocks(std::int64_t num_tokens) const {
+std::int64_t Ledger::min_blocks(std::int64_t num_tokens, BehindWindow past) const {
   const std::int64_t block_tokens = config().block_tokens;
   const std::int64_t whole = (num_tokens + block_tokens - 1) / block_tokens;
-  if (const WindowGroup& group = config().window_group; group.tokens > 0) {
+  if (const WindowGroup& group = config().window_group;
+      group.tokens > 0 && past == BehindWindow::kFrees) {
     const std::int64_t parts =
-        std::min(whole, blocks_for_tokens(config(), group.tokens - 1) + std::int64_t{1});
+        std::min(whole, blocks_for_tokens(config(), group.tokens) + std::int64_t{1});
     const std::int64_t bytes = whole * config().full_bytes() + parts * group.block_bytes;
     const std::int64_t block_bytes = config().block_bytes(kOwnFormat);
     return (bytes + block_bytes - 1) / block_bytes;

@@ -70,7 +70,8 @@ class Ledger {
   [[nodiscard]] std::int64_t bytes_lacking(const BlockCounts& wanted) const;
   // Returns the fewest blocks with which a plain sequence of `num_tokens` tokens can be computed,
   // one token at a time. With a window these are the blocks that the window touches.
-  [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens) const;
+  [[nodiscard]] std::int64_t min_blocks(std::int64_t num_tokens,
+                                        BehindWindow past = BehindWindow::kFrees) const;
   // Returns a handle to the block as it is now; it differs once the block has been free.
   [[nodiscard]] BlockRef current(BlockId id, FormatId format = {}) const;
   // Returns the copies ordered since the last call. The caller makes them in this order before it

@@ -191,7 +191,7 @@ LedgerCounts LedgerState::counts() const {
   counts.bytes_in_use = (pool.num_taken() - shared.reserved().size() - unused) * full_bytes +
                         (parts.num_there() - parts.num_idle()) * part_bytes +
                         shared.lent().bytes_in_use();
-  counts.bytes_window = parts.num_there() * part_bytes;
+  counts.window_block_bytes = part_bytes;
   counts.bytes_window_in_use = (parts.num_there() - parts.num_idle()) * part_bytes;
   counts.bytes_free = counts.bytes_total - counts.bytes_cached - counts.bytes_in_use;
   counts.bytes_lent = shared.lent().bytes_lent();

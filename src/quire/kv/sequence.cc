@@ -63,6 +63,17 @@ std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_toke
   return blocks_behind_window(config, std::max(0, num_tokens - kept));
 }
 
+std::int32_t usable_length(const SharedBlocks& shared, const OpenRun& run, std::int32_t length) {
+  const LedgerConfig& config = shared.config();
+  std::int32_t usable = length;
+  const std::int32_t lacking =
+      std::min(run.blocks.num_without_part(), blocks_for_tokens(config, usable));
+  for (std::int32_t i = lacking - 1; i >= parts_behind_window(config, usable); --i) {
+    usable = shared.parts().is_there(run.blocks.ref(i).id) ? usable : i * config.block_tokens;
+  }
+  return usable;
+}
+
 Sequence::Sequence(SharedBlocks& shared, std::span<const TokenId> tokens, SequenceUse use)
     : shared_(&shared),
       tokens_(tokens.begin(), tokens.end()),
@@ -336,9 +347,10 @@ void Sequence::advance(std::int32_t count) {
   open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 
+// The last token may be taken back.
 void Sequence::let_parts_go() {
   if (use_.past == BehindWindow::kFrees) {
-    open_.blocks.let_parts_go(parts_behind_window(shared_->config(), open_.num_tokens),
+    open_.blocks.let_parts_go(parts_behind_window(shared_->config(), open_.num_tokens - 1),
                               [this](std::int32_t block) { return is_at_point(block); });
   }
 }
@@ -354,21 +366,25 @@ bool Sequence::is_at_point(std::int32_t block) const {
 }
 
 void Sequence::add_point(std::int32_t length) {
-  if (use_.past == BehindWindow::kFrees && length > 0 &&
-      std::ranges::find(use_.points, length) == use_.points.end()) {
+  const bool frees = use_.past == BehindWindow::kFrees && shared_->parts().exist();
+  if (frees && length > 0 && std::ranges::find(use_.points, length) == use_.points.end()) {
     use_.points.push_back(length);
   }
 }
 
-std::int32_t Sequence::usable_length(std::int32_t length) const {
-  const LedgerConfig& config = shared_->config();
-  std::int32_t usable = length;
-  const std::int32_t held = open_.blocks.num_without_part();
-  for (std::int32_t i = std::min(held, blocks_for_tokens(config, usable)) - 1;
-       i >= parts_behind_window(config, usable); --i) {
-    usable = shared_->parts().is_there(open_.blocks.ref(i).id) ? usable : i * config.block_tokens;
+bool Sequence::set_behind_window(BehindWindow past) {
+  const std::int32_t lacking = open_.blocks.num_without_part();
+  if (past == BehindWindow::kKeeps) {
+    for (std::int32_t i = 0; i < lacking; ++i) {
+      if (!shared_->parts().is_there(open_.blocks.ref(i).id)) {
+        return false;
+      }
+    }
+    open_.blocks.take_parts_up(0);
   }
-  return usable;
+  use_.past = past;
+  let_parts_go();
+  return true;
 }
 
 // Publishes the full blocks from `block` on. Two sequences may compute the same block at the same
@@ -461,7 +477,8 @@ Status Sequence::rollback(std::int32_t length) {
                           open_.blocks.num_given_up() * shared_->config().block_tokens, " of ",
                           num_computed(), "; drop the KV and compute it again")};
   }
-  QUIRE_CHECK(usable_length(kept) == kept, "a window part that the next row sees has gone");
+  QUIRE_CHECK(usable_length(*shared_, open_, kept) == kept,
+              "a window part that the next row sees has gone");
   tokens_.resize(static_cast<std::size_t>(length));
   open_.num_tokens = kept;
   if (open_.blocks.size() > kept_blocks || kept % shared_->config().block_tokens == 0) {

@@ -131,8 +131,8 @@ class Sequence {
   void begin_behind_window(std::int32_t num_tokens);
   // Adds to SequenceUse::points.
   void add_point(std::int32_t length);
-  // Returns the largest length up to `length` from which it can go on: the window parts are there.
-  [[nodiscard]] std::int32_t usable_length(std::int32_t length) const;
+  // Does what Sequences::set_behind_window says.
+  [[nodiscard]] bool set_behind_window(BehindWindow past);
   // Does what Sequences::rollback says.
   [[nodiscard]] Status rollback(std::int32_t length);
   // Gives up the KV of the open run, and its blocks where they have the pool's own format.
@@ -183,6 +183,10 @@ class Sequence {
 // their tokens are older than num_tokens - window + 1. 0 without a window.
 [[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
                                                 std::int32_t num_tokens);
+
+// Returns the largest length up to `length` from which a run can go on: the window parts are there.
+[[nodiscard]] std::int32_t usable_length(const SharedBlocks& shared, const OpenRun& run,
+                                         std::int32_t length);
 
 // Returns how many leading blocks of a run of `num_tokens` tokens no later row sees in layers with
 // a window, where others have none. 0 without such layers.

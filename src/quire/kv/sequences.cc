@@ -196,14 +196,16 @@ Status Sequences::rollback(SeqId id, std::int32_t length) {
   Sequence& sequence = state_->sequence(id);
   const bool valid = length >= 0 && length <= std::ssize(sequence.tokens());
   if (!valid || length >= sequence.num_computed() ||
-      (!state_->states.exist() && sequence.usable_length(length) == length)) {
+      (!state_->states.exist() &&
+       usable_length(state_->shared, sequence.open(), length) == length)) {
     return sequence.rollback(length);
   }
   // The tokens behind the point are computed again.
   const auto all = sequence.tokens();
   std::vector<TokenId> kept(all.begin(), all.begin() + length);
-  const std::int32_t point =
-      state_->states.exist() ? state_->restore_before(id, length) : sequence.usable_length(length);
+  const std::int32_t point = state_->states.exist()
+                                 ? state_->restore_before(id, length)
+                                 : usable_length(state_->shared, sequence.open(), length);
   QUIRE_TRY_STATUS(sequence.rollback(point));
   state_->tokens_replayed += length - point;
   for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
@@ -228,6 +230,11 @@ FormatId Sequences::format(SeqId id) const { return state_->sequence(id).open().
 bool Sequences::is_plain(SeqId id) const { return state_->sequence(id).is_plain(); }
 
 BehindWindow Sequences::behind_window(SeqId id) const { return state_->sequence(id).use().past; }
+
+bool Sequences::set_behind_window(SeqId id, BehindWindow past) {
+  QUIRE_CHECK(is_plain(id), "a composed sequence keeps all its KV");
+  return state_->sequence(id).set_behind_window(past);
+}
 
 const std::string& Sequences::salt(SeqId id) const { return state_->sequence(id).use().salt; }
 

@@ -97,6 +97,9 @@ class Sequences {
   [[nodiscard]] bool is_plain(SeqId id) const;
   // Returns what it does with KV behind the window.
   [[nodiscard]] BehindWindow behind_window(SeqId id) const;
+  // Says what a plain sequence does with it from now on. Returns false, and changes nothing, if it
+  // shall keep what has gone.
+  [[nodiscard]] bool set_behind_window(SeqId id, BehindWindow past);
   // Returns the salt of a plain sequence.
   [[nodiscard]] const std::string& salt(SeqId id) const;
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;

@@ -223,13 +223,13 @@ struct LedgerCounts {
   std::int64_t bytes_total = 0;
   std::int64_t bytes_free = 0;
   std::int64_t bytes_cached = 0;
-  std::int64_t bytes_in_use = 0;  // free + cached + in_use == total, always
-  std::int64_t bytes_window = 0;  // of cached and in_use, of parts of layers with a window
-  std::int64_t bytes_window_in_use = 0;
-  std::int64_t bytes_lent = 0;         // of the slabs that other formats than the pool's own have
-  std::int64_t evictions = 0;          // cached blocks freed to make room, with the next three
-  std::int64_t evictions_closed = 0;   // evictions of blocks of a closed session
-  std::int64_t evictions_expired = 0;  // evictions of blocks of a session whose TTL was over
+  std::int64_t bytes_in_use = 0;         // free + cached + in_use == total, always
+  std::int64_t bytes_window_in_use = 0;  // of bytes_in_use, in window parts
+  std::int64_t window_block_bytes = 0;   // of the window part of a block; 0: blocks have none
+  std::int64_t bytes_lent = 0;           // of the slabs that other formats than the pool's own have
+  std::int64_t evictions = 0;            // cached blocks freed to make room, with the next three
+  std::int64_t evictions_closed = 0;     // evictions of blocks of a closed session
+  std::int64_t evictions_expired = 0;    // evictions of blocks of a session whose TTL was over
   // Evictions of blocks of a session that was expected back later than others.
   std::int64_t evictions_later = 0;
   std::int64_t blocks_moved = 0;     // cached blocks that made way for others

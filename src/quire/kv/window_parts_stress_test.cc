@@ -49,7 +49,8 @@ class WindowStress {
     : kind < 89 ? close(id)
     : kind < 93 ? drop_kv()
     : kind < 96 ? reattach(id)
-    : kind < 99 ? seal(id)
+    : kind < 98 ? seal(id)
+    : kind < 99 ? change(id)
                 : (void)ledger_.cache().clear();
   }
 
@@ -78,6 +79,7 @@ class WindowStress {
   [[nodiscard]] std::int64_t handed_over() const { return handed_over_; }
   [[nodiscard]] std::int64_t owed() const { return owed_; }
   [[nodiscard]] std::int64_t refused() const { return refused_; }
+  [[nodiscard]] std::int64_t changed() const { return changed_; }
 
  private:
   int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint32_t>(bound)); }
@@ -241,6 +243,11 @@ class WindowStress {
     }
   }
 
+  void change(SeqId id) {
+    const BehindWindow past = below(2) == 0 ? BehindWindow::kKeeps : BehindWindow::kFrees;
+    changed_ += ledger_.sequences().set_behind_window(id, past) ? 1 : 0;
+  }
+
   void seal(SeqId id) {
     const auto segment = ledger_.segments().seal(id);
     if (segment.ok()) {
@@ -277,13 +284,14 @@ class WindowStress {
   std::int64_t handed_over_ = 0;
   std::int64_t owed_ = 0;
   std::int64_t refused_ = 0;
+  std::int64_t changed_ = 0;
 };
 
 class WindowPartsStress : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
   LedgerCounts counts;
-  std::int64_t handed_over = 0, owed = 0, refused = 0;
+  std::int64_t handed_over = 0, owed = 0, refused = 0, changed = 0;
   for (std::uint32_t seed = 0; seed < base::test_length(40U, 8U); ++seed) {
     WindowStress stress({.num_blocks = 18,
                          .block_tokens = 4,
@@ -302,6 +310,7 @@ TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
     handed_over += stress.handed_over();
     owed += stress.owed();
     refused += stress.refused();
+    changed += stress.changed();
     stress.close_all();
   }
   EXPECT_GT(counts.tokens_reused, 0);
@@ -310,6 +319,7 @@ TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
   EXPECT_GT(handed_over, 0);
   EXPECT_GT(owed, 0);
   EXPECT_GT(refused, 0);
+  EXPECT_GT(changed, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, WindowPartsStress, testing::Values(1, 3, 8, 13),

@@ -197,6 +197,65 @@ TEST(PagedPool, UntouchedMemoryIsNotResident) {
   EXPECT_LE(count * static_cast<std::int64_t>(page), std::int64_t{4} << 20);  // two huge pages
 }
 
+// Blocks are given back one by one, in a pool whose blocks end inside of pages. A block whose
+// neighbour is still there keeps the page that both have.
+TEST(PagedPool, GivesThePagesOfWindowsBackOnceAllTheirBlocksHaveGone) {
+  constexpr std::int32_t kBlocks = 256, kKept = 100;
+  KVGeometry geometry = geometry_of(DType::kBFloat16, 32, 64, KVFormat::kInt8);
+  geometry.window_tokens = {0, 64, 0};
+  auto store = PagedPool::create(geometry, kBlocks, 40);
+  ASSERT_TRUE(store.ok());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(geometry.block_bytes()), std::byte{7});
+  std::vector<bool> gone(kBlocks);
+  for (std::int32_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(store->write_blocks(std::vector{BlockId{i}}, bytes).ok());
+  }
+  for (std::int32_t i = 0; i < kBlocks; i += i + 1 == kKept ? 2 : 1) {
+    gone[static_cast<std::size_t>(i)] = true;
+    store->give_back(std::vector{BlockId{i}}, kv::BlockCopy::Parts::kWindow,
+                     [&](BlockId id) { return gone[static_cast<std::size_t>(id.value)]; });
+  }
+  const auto resident = [&](const std::byte* begin, std::int64_t count) {
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto from = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+    const auto size =
+        reinterpret_cast<std::uintptr_t>(begin) + static_cast<std::uintptr_t>(count) - from;
+    std::vector<unsigned char> pages((size + page - 1) / page);
+    EXPECT_EQ(::mincore(reinterpret_cast<void*>(from), size, pages.data()), 0);
+    return std::ranges::count_if(pages, [](unsigned char flags) { return (flags & 1) != 0; });
+  };
+  const std::int64_t plane = geometry.head_block_bytes() * kBlocks;
+  EXPECT_LE(resident(store->view(1).data, 2 * plane), 2 * (2 + 2));  // kept blocks, and both ends
+  EXPECT_GE(resident(store->view(2).data, 2 * plane), 2 * plane / ::sysconf(_SC_PAGESIZE));
+  std::vector<std::byte> read(bytes.size());
+  ASSERT_TRUE(store->read_blocks(std::vector{BlockId{kKept}}, read).ok());
+  EXPECT_EQ(read, bytes);
+}
+
+TEST(PagedPool, CopiesTheLayersWithAWindowAloneOrTheOthers) {
+  KVGeometry geometry = geometry_of(DType::kBFloat16, 4);
+  geometry.window_tokens = {0, 64, 0};
+  auto store = PagedPool::create(geometry, 3, 2);
+  ASSERT_TRUE(store.ok());
+  const auto fill = [&](std::int32_t block, int value) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(geometry.block_bytes()),
+                                 std::byte(value));
+    ASSERT_TRUE(store->write_blocks(std::vector{BlockId{block}}, bytes).ok());
+  };
+  using Parts = kv::BlockCopy::Parts;
+  for (const Parts parts : {Parts::kAll, Parts::kFull, Parts::kWindow}) {
+    fill(0, 1);
+    fill(2, 9);
+    ASSERT_TRUE(
+        store->copy({.from = {0}, .to = {2}, .tokens = 4, .format = {}, .parts = parts}).ok());
+    for (int layer = 0; layer < 3; ++layer) {
+      const bool copied = parts == Parts::kAll || (parts == Parts::kWindow) == (layer == 1);
+      EXPECT_EQ(store->head_blocks(layer, 1, BlockId{2}).front(), std::byte(copied ? 1 : 9))
+          << layer;
+    }
+  }
+}
+
 TEST(PagedPool, RefusesGeometriesOutsideTheirRangesByName) {
   const auto message = [](const KVGeometry& geometry, std::int32_t blocks, ErrorCode code) {
     const auto store = PagedPool::create(geometry, blocks);

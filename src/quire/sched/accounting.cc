@@ -24,8 +24,11 @@ std::string in_bytes(std::int64_t bytes) {
 
 Status check_fits(const SchedulerState& state, const Request& request, std::int64_t tokens) {
   const kv::Ledger& ledger = *state.ledger;
+  const kv::BehindWindow past = request.sequence
+                                    ? ledger.sequences().behind_window(*request.sequence)
+                                    : request.behind_window;
   const std::int64_t needed =
-      ledger.min_blocks(tokens) +
+      ledger.min_blocks(tokens, past) +
       (request.sequence ? ledger.segments().blocks_before(*request.sequence) : 0);
   const std::int64_t all = ledger.blocks_at_most();
   if (needed <= all && tokens <= kMaxTokens) {

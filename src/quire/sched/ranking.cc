@@ -29,6 +29,10 @@ std::int32_t wanted_tokens(const QueuedRequest& queued, const kv::Sequences& seq
                   queued.total_tokens);
 }
 
+kv::BehindWindow behind_window_of(const QueuedRequest& queued, const kv::Sequences& sequences) {
+  return queued.sequence ? sequences.behind_window(*queued.sequence) : queued.request.behind_window;
+}
+
 kv::PrefixMatch find_known_kv(const QueuedRequest& waiting, const kv::Ledger& ledger) {
   const kv::Sequences& sequences = ledger.sequences();
   const bool plain = !waiting.sequence || sequences.is_plain(*waiting.sequence);
@@ -37,9 +41,8 @@ kv::PrefixMatch find_known_kv(const QueuedRequest& waiting, const kv::Ledger& le
   }
   const std::string& salt =
       waiting.sequence ? sequences.salt(*waiting.sequence) : waiting.request.salt;
-  const kv::BehindWindow past =
-      waiting.sequence ? sequences.behind_window(*waiting.sequence) : waiting.request.behind_window;
-  return ledger.cache().probe(known_tokens(waiting, sequences), salt, past);
+  return ledger.cache().probe(known_tokens(waiting, sequences), salt,
+                              behind_window_of(waiting, sequences));
 }
 
 Ranking::Ranking(const SchedulerState& state)

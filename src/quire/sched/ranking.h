@@ -15,6 +15,10 @@
 
 namespace quire::sched {
 
+// Returns what a request's sequence does with KV behind the window, or would do.
+[[nodiscard]] kv::BehindWindow behind_window_of(const QueuedRequest& queued,
+                                                const kv::Sequences& sequences);
+
 // Returns the tokens that a request has so far.
 [[nodiscard]] std::span<const TokenId> known_tokens(const QueuedRequest& queued,
                                                     const kv::Sequences& sequences);

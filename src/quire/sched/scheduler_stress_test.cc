@@ -203,6 +203,40 @@ TEST_P(Shortage, EveryRequestEndsWithItsOwnOutput) {
   EXPECT_EQ(ahead > 3000, GetParam()) << ahead;
 }
 
+// Seven tenths of a block's bytes go behind a window. Forks keep them.
+TEST_P(Shortage, OverBlocksThatLoseTheirWindowPartsToo) {
+  std::int64_t preemptions = 0, finished = 0, reused = 0, ahead = 0;
+  std::uint32_t seed = 200;
+  for (const std::int32_t block_tokens : {1, 3, 8}) {
+    for (const std::int32_t window : {1, 6, 9}) {
+      for (const std::int32_t batch : {1, 64}) {
+        for (const bool cache : {true, false}) {
+          RandomLoad load({.blocks = {.num_blocks = 8 + 24 / block_tokens,
+                                      .block_tokens = block_tokens,
+                                      .window_group = {.tokens = window, .block_bytes = 7},
+                                      .prefix_cache = cache,
+                                      .formats = {{.block_bytes = 10}}},
+                           .config = {.max_batch_tokens = batch, .max_running = 6},
+                           .seed = ++seed,
+                           .ahead = GetParam()});
+          load.run();
+          ASSERT_FALSE(testing::Test::HasFatalFailure())
+              << "block_tokens " << block_tokens << " window " << window << " batch " << batch
+              << " cache " << cache;
+          preemptions += load.preemptions();
+          finished += load.finished();
+          reused += load.reused();
+          ahead += load.steps_ahead();
+        }
+      }
+    }
+  }
+  EXPECT_GT(finished, 2000);
+  EXPECT_GT(preemptions, GetParam() ? 5 : 50);
+  EXPECT_GT(reused, 1000);
+  EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
+}
+
 // Rows of a block that is not full lie in an open block of twice the bytes. Some slabs stay with
 // these; the pool has blocks for about two of six requests.
 TEST_P(Shortage, OverBlocksThatAreStoredWhenTheyAreFullToo) {

@@ -33,13 +33,15 @@ std::int32_t pending_of(const QueuedRequest& queued, const kv::Sequences& sequen
 bool has_room(const QueuedRequest& waiting, const kv::PrefixMatch& match, const RoomLeft& room,
               bool alone, const kv::Ledger& ledger) {
   const std::int32_t wanted = wanted_tokens(waiting, ledger.sequences());
+  const std::int64_t fewest =
+      ledger.min_blocks(wanted, behind_window_of(waiting, ledger.sequences()));
   if (brings_kv(waiting, ledger.sequences())) {
     RoomNeed missing =
         room.need_of(waiting.running_sequence(), pending_of(waiting, ledger.sequences()));
-    missing.own = std::min(missing.own, ledger.min_blocks(wanted) + 1);
+    missing.own = std::min(missing.own, fewest + 1);
     return room.fits(missing);
   }
-  const std::int64_t missing = ledger.min_blocks(wanted) - match.blocks;
+  const std::int64_t missing = fewest - match.blocks;
   const std::int64_t open = ledger.config().open_format() ? 1 : 0;
   return missing <= room.own() - match.evictable_blocks && (open <= room.open() || alone) &&
          room.has_state_behind(match);

@@ -92,7 +92,8 @@ void SavedSequences::describe(const kv::RunView& run, std::span<const TokenId> t
 }
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose) {
-  QUIRE_TRY(const StateRef state, with_tail(whose));
+  QUIRE_TRY(const StateRef with_windows, sequences_.whole(whose, {}));
+  QUIRE_TRY(const StateRef state, with_tail(with_windows));
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
@@ -411,8 +412,16 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
           engine_.core().states.write(points.places(restored.sequence).to, restored.last_state));
     }
     ledger().sequences().advance(restored.sequence, restored.missing);
+    free_behind_window(restored.sequence);
     return sequences_.adopt(restored.sequence, restored.sampled, restored.grade, restored.salt);
   });
+}
+
+// Lets KV go that has all been read.
+void SavedSequences::free_behind_window(SeqId id) {
+  if (ledger().sequences().is_plain(id)) {
+    (void)ledger().sequences().set_behind_window(id, kv::BehindWindow::kFrees);
+  }
 }
 
 Status SavedSequences::read_now(const kv_store::BlockRange& range, const OpenBlocks& open,
@@ -469,8 +478,9 @@ Result<StateRef> SavedSequences::restore_in_background(Restored& restored, const
   orders.push_back(std::move(others));
   return engine_.thread().ask<StateRef>([&] {
     ledger().restored_kv().advance_unpublished(restored.sequence, restored.missing);
-    StateRef state = sequences_.adopt(ledger().sequences().fork(restored.sequence),
-                                      restored.sampled, restored.grade, restored.salt);
+    const SeqId fork = ledger().sequences().fork(restored.sequence);
+    free_behind_window(fork);
+    StateRef state = sequences_.adopt(fork, restored.sampled, restored.grade, restored.salt);
     tiers_.background_loads().start(std::move(orders));
     restored.loading = true;
     return state;

@@ -134,6 +134,7 @@ class SavedSequences {
   // Makes the other states restore points of the sequence.
   [[nodiscard]] Status restore_points(const StateRef& state, const StatesToLoad& states);
   [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenBlocks& open);
+  void free_behind_window(SeqId id);
   [[nodiscard]] Status read_now(const kv_store::BlockRange& range, const OpenBlocks& open,
                                 kv_store::PagedPool& pool);
   [[nodiscard]] Status verify_what_was_there(const Restored& restored,

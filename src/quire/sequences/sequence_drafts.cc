@@ -106,11 +106,11 @@ StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
   return state;
 }
 
-SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
-                                    const RequestOptions& options) {
+SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens, const RequestOptions& options,
+                                    kv::BehindWindow past) {
   SequenceDraft draft{.salt = engine_.salt_of(options.salt)};
   draft.sequence = engine_.core().ledger.sequences().open(
-      tokens, true, engine_.sessions().named(options.session, draft.salt), draft.salt);
+      tokens, true, engine_.sessions().named(options.session, draft.salt), draft.salt, past);
   if (!tokens.empty()) {
     draft.last = tokens.back();
     const Status cut = engine_.core().ledger.sequences().rollback(
@@ -118,6 +118,22 @@ SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens,
     QUIRE_CHECK(cut.ok(), "a cached prefix never has the last token");
   }
   return draft;
+}
+
+StateRef SequenceDrafts::whole(const StateRef& state) {
+  kv::Sequences& sequences = engine_.core().ledger.sequences();
+  if (!sequences.is_plain(state->sequence) ||
+      sequences.behind_window(state->sequence) == kv::BehindWindow::kKeeps ||
+      engine_.core().ledger.config().window_group.tokens == 0) {
+    return state;
+  }
+  const SeqId all = sequences.fork(state->sequence);
+  if (!sequences.set_behind_window(all, kv::BehindWindow::kKeeps)) {
+    sequences.close(all);
+    return nullptr;
+  }
+  return keep(
+      {.sequence = all, .sampled = state->sampled, .grade = state->grade, .salt = state->salt});
 }
 
 // Returns the state's tokens and `tokens`, of which there is at least one. KV that the prefix cache
@@ -129,8 +145,10 @@ SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const T
   if (sequences.is_plain(state.sequence)) {
     std::vector<TokenId> all = state.tokens;
     all.insert(all.end(), tokens.begin(), tokens.end());
-    if (ledger.cache().match(all, state.salt) > sequences.num_computed(state.sequence)) {
-      return plain(all, {.session = options.session, .salt = state.salt});
+    const kv::BehindWindow past = sequences.behind_window(state.sequence);
+    if (ledger.cache().probe(all, state.salt, past).tokens >
+        sequences.num_computed(state.sequence)) {
+      return plain(all, {.session = options.session, .salt = state.salt}, past);
     }
   }
   SequenceDraft draft{.sequence = sequences.fork(state.sequence),

@@ -45,7 +45,11 @@ class SequenceDrafts {
 
   // Returns the sequence of a plain prompt, with what the prefix cache has of it.
   [[nodiscard]] SequenceDraft plain(std::span<const TokenId> tokens,
-                                    const RequestOptions& options = {});
+                                    const RequestOptions& options = {},
+                                    kv::BehindWindow past = kv::BehindWindow::kFrees);
+  // Returns a state of the same tokens that has KV of all layers for all of them; null where a
+  // window has freed some.
+  [[nodiscard]] StateRef whole(const StateRef& state);
   // Returns the state's tokens and `tokens`, of which there is at least one. Takes from the prefix
   // cache what that has beyond the state's own KV.
   [[nodiscard]] SequenceDraft next(const SequenceState& state, std::span<const TokenId> tokens,

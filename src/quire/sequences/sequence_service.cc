@@ -229,6 +229,12 @@ Result<StateRef> SequenceService::open(std::span<const BlockRun> runs,
     QUIRE_TRY(const StateRef state, cut(states.front(), parts.front().tokens));
     return append(state, tokens, interrupted, whose);
   }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (states[i] != nullptr) {
+      QUIRE_TRY(states[i], whole(states[i], interrupted));
+      parts[i].state = states[i];
+    }
+  }
   const auto make = [&]() -> Result<SequenceDraft> {
     std::vector<TokenId> tail(tokens.begin(), tokens.end());
     BlockRun& last = parts.back();
@@ -260,7 +266,8 @@ Result<StateRef> SequenceService::append(const StateRef& state, std::span<const 
 
 Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interrupt& interrupted) {
   // Whatever follows the last token makes its KV necessary.
-  QUIRE_TRY(const StateRef followed, append(state, std::array<TokenId, 1>{}, interrupted));
+  QUIRE_TRY(StateRef followed, append(state, std::array<TokenId, 1>{}, interrupted));
+  QUIRE_TRY(followed, whole(followed, interrupted));
   return engine_.thread().ask<tiers::HeldRef>([&]() -> Result<tiers::HeldRef> {
     auto id = engine_.core().ledger.segments().seal(followed->sequence);
     if (!id.ok()) {  // a window has passed over the first tokens
@@ -272,9 +279,26 @@ Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interr
   });
 }
 
-Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& state,
+Result<StateRef> SequenceService::whole(const StateRef& state, const Interrupt& interrupted) {
+  QUIRE_TRY(const StateRef there,
+            engine_.thread().ask<StateRef>([&] { return Result(drafts_.whole(state)); }));
+  if (there != nullptr) {
+    return there;
+  }
+  const auto make = [&] {
+    SequenceDraft draft =
+        drafts_.plain(state->tokens, {.salt = state->salt}, kv::BehindWindow::kKeeps);
+    draft.sampled = state->sampled;
+    draft.grade = state->grade;
+    return draft;
+  };
+  return compute(make, interrupted, {.salt = state->salt});
+}
+
+Result<std::vector<tiers::HeldRef>> SequenceService::copy_out(const StateRef& whose,
                                                               std::int64_t first,
                                                               std::int64_t last) {
+  QUIRE_TRY(const StateRef state, whole(whose, {}));
   using Parts = std::vector<tiers::RunRows>;
   QUIRE_TRY(const Parts parts, engine_.thread().ask<Parts>([&]() -> Result<Parts> {
     Parts found;

@@ -115,6 +115,9 @@ class SequenceService {
   [[nodiscard]] BlockRuns& runs() { return runs_; }
   // Holds the KV of all that the state has of its own. Computes that of the last token.
   [[nodiscard]] Result<tiers::HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
+  // Returns a state of the same tokens that keeps KV of all layers for all of them. Computes what a
+  // window of some layers has freed, with the same bits.
+  [[nodiscard]] Result<StateRef> whole(const StateRef& state, const Interrupt& interrupted);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
   [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
                                const std::string& salt) {
@@ -135,7 +138,7 @@ class SequenceService {
 
   // Copies the KV of the state's tokens [first, last), one copy for each run that holds some of
   // them. The keys stay rotated as they are. kOutOfBlocks.
-  [[nodiscard]] Result<std::vector<tiers::HeldRef>> copy_out(const StateRef& state,
+  [[nodiscard]] Result<std::vector<tiers::HeldRef>> copy_out(const StateRef& whose,
                                                              std::int64_t first, std::int64_t last);
 
   // Makes a request of a kind behind a state. Engine thread, as for the next functions.
