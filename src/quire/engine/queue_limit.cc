@@ -16,9 +16,9 @@ std::int64_t kv_bytes(const EngineCore& core, const NewRequest& request) {
       request.composed ? std::ssize(core.ledger.sequences().tokens(request.composed->sequence))
                        : std::ssize(request.prompt);
   const std::int64_t tokens = known + std::max(request.params.max_tokens, 1) - 1;
-  const kv::BehindWindow past =
-      request.composed ? core.ledger.sequences().behind_window(request.composed->sequence)
-                       : request.behind_window;
+  const kv::BehindWindow past = request.composed
+                                    ? core.ledger.sequences().use(request.composed->sequence).past
+                                    : request.behind_window;
   return core.ledger.min_blocks(tokens, past) * core.counters.block_bytes;
 }
 

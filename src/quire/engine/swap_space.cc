@@ -25,7 +25,7 @@ bool can_swap(SeqId sequence, const kv::Ledger& ledger) {
   return ledger.sequences().is_plain(sequence) && !config.open_format() &&
          config.window_tokens == 0 && config.num_states == 0 &&
          (config.window_group.tokens == 0 ||
-          ledger.sequences().behind_window(sequence) == kv::BehindWindow::kKeeps) &&
+          ledger.sequences().use(sequence).past == kv::BehindWindow::kKeeps) &&
          ledger.sequences().format(sequence) == kv::kOwnFormat;
 }
 

@@ -28,7 +28,7 @@ TEST(ComposedFormat, ARunHasRoomForAllItsTokensAndIsSealedInItsFormat) {
   Ledger ledger(mixed_formats());
   const SeqId id = composed_in(ledger, kHalf, tokens_of(10));
   EXPECT_EQ(ledger.counts().bytes_in_use, 150);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 10), 0);
+  EXPECT_EQ(ledger.sequences().needs(id, 10).own, 0);
   const RunView before = ledger.sequences().runs(id).back();
   EXPECT_EQ(before.format, kHalf);
   EXPECT_EQ(before.last_format, kHalf);
@@ -69,7 +69,7 @@ TEST(ComposedFormat, GivingUpItsKVKeepsItsRoomAndFreesNothing) {
   EXPECT_EQ(ledger.preemption().blocks_freed_by_drop({&id, 1}), 0);
   ledger.preemption().drop_kv(id);
   EXPECT_EQ(ledger.sequences().num_computed(id), 0);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 10), 0);
+  EXPECT_EQ(ledger.sequences().needs(id, 10).own, 0);
   EXPECT_EQ(ledger.counts().bytes_in_use, 150);
   expect_consistent(ledger);
   ledger.sequences().advance(id, 10);
@@ -99,14 +99,13 @@ TEST(ComposedFormat, ARunThatIsWrittenBlockByBlockHasOpenBlocksWhereItEnds) {
   Ledger ledger(mixed_formats());
   const SeqId id = composed_in(ledger, kBlockwise, tokens_of(10));
   EXPECT_EQ(ledger.counts().bytes_in_use, 2 * 30) << "of its full blocks";
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 3), 1) << "an open one, of the pool's own format";
+  EXPECT_EQ(ledger.sequences().needs(id, 3).own, 1) << "an open one, of the pool's own format";
   compute(ledger, id, 3);
   RunView run = ledger.sequences().runs(id).back();
   ASSERT_EQ(run.open_blocks.size(), 1U);
   EXPECT_EQ(run.open_blocks.front().index, 0);
   EXPECT_EQ(run.open_blocks.front().block.format(), kOwnFormat);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 5), 0)
-      << "it fills two blocks, and needs no third";
+  EXPECT_EQ(ledger.sequences().needs(id, 5).own, 0) << "it fills two blocks, and needs no third";
   compute(ledger, id, 5);
   EXPECT_EQ(ledger.counts().bytes_in_use, 2 * 30);
   compute(ledger, id, 2);

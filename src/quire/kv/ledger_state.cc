@@ -59,7 +59,7 @@ void LedgerState::assign(SeqId id, SessionRef session) {
   if (sequence.use().session == session) {
     return;
   }
-  shared.order().end(sequence.use().session, sequence.last_cached().id.value);
+  shared.order().end(sequence.use().session, last_cached(shared, sequence).id.value);
   shared.order().begin(session);
   sequence.assign(session);
 }

@@ -236,9 +236,9 @@ class LedgerStress {
   bool make_room(SeqId id, std::int32_t count) {
     const LedgerCounts before = ledger_.counts();
     BlockCounts needed;
-    needed[kOwnFormat] = ledger_.sequences().blocks_needed(id, count);
+    needed[kOwnFormat] = ledger_.sequences().needs(id, count).own;
     if (const auto open = config_.lent_open_format()) {
-      needed[*open] = ledger_.sequences().open_blocks_needed(id, count);
+      needed[*open] = ledger_.sequences().needs(id, count).open;
     }
     const std::int64_t lacking = ledger_.bytes_lacking(needed);
     const std::int32_t held = ledger_.sequences().num_blocks_held(id);
@@ -254,8 +254,8 @@ class LedgerStress {
       return false;
     }
     EXPECT_EQ(lacking, 0);
-    EXPECT_EQ(ledger_.sequences().blocks_needed(id, count), 0);
-    EXPECT_EQ(ledger_.sequences().open_blocks_needed(id, count), 0);
+    EXPECT_EQ(ledger_.sequences().needs(id, count).own, 0);
+    EXPECT_EQ(ledger_.sequences().needs(id, count).open, 0);
     sequences_.at(id).room = std::max(sequences_.at(id).room, count);
     return true;
   }

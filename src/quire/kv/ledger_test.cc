@@ -43,13 +43,13 @@ TEST(Ledger, OpenAllocatesNothing) {
 TEST(Ledger, BlocksNeededAtOneLessExactlyAndOneMoreThanABlock) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4});
   const SeqId id = ledger.sequences().open(tokens_of(9), true);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 0), 0);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 3), 1);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 4), 1);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 5), 2);
+  EXPECT_EQ(ledger.sequences().needs(id, 0).own, 0);
+  EXPECT_EQ(ledger.sequences().needs(id, 3).own, 1);
+  EXPECT_EQ(ledger.sequences().needs(id, 4).own, 1);
+  EXPECT_EQ(ledger.sequences().needs(id, 5).own, 2);
   compute(ledger, id, 3);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 1), 0);
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 2), 1);
+  EXPECT_EQ(ledger.sequences().needs(id, 1).own, 0);
+  EXPECT_EQ(ledger.sequences().needs(id, 2).own, 1);
 }
 
 TEST(Ledger, ExtendTwiceReservesOnce) {
@@ -180,7 +180,7 @@ TEST(Ledger, ForkSharesTheOpenBlockUntilOneOfThemWrites) {
   EXPECT_EQ(block_ids(ledger, second), block_ids(ledger, first));
   ledger.sequences().append(first, 100);
   ledger.sequences().append(second, 200);
-  EXPECT_EQ(ledger.sequences().blocks_needed(second, 1), 1);
+  EXPECT_EQ(ledger.sequences().needs(second, 1).own, 1);
   const std::int32_t open_block = block_ids(ledger, first)[1];
   compute(ledger, second, 1);
   const std::vector<BlockCopy> copies = ledger.take_copies();
@@ -189,7 +189,7 @@ TEST(Ledger, ForkSharesTheOpenBlockUntilOneOfThemWrites) {
   EXPECT_EQ(copies[0].to.value, block_ids(ledger, second)[1]);
   EXPECT_EQ(copies[0].tokens, 2);
   EXPECT_TRUE(ledger.take_copies().empty());
-  EXPECT_EQ(ledger.sequences().blocks_needed(first, 1), 0) << "it has the block to itself again";
+  EXPECT_EQ(ledger.sequences().needs(first, 1).own, 0) << "it has the block to itself again";
   compute(ledger, first, 1);
   EXPECT_TRUE(ledger.take_copies().empty());
   EXPECT_EQ(ledger.sequences().tokens(first).back(), 100);
@@ -213,8 +213,8 @@ TEST(Ledger, RoomStaysWithTheOriginalOfAFork) {
   ledger.sequences().append(first, 7);
   ASSERT_TRUE(ledger.sequences().extend(first, 1).ok());
   const SeqId second = ledger.sequences().fork(first);
-  EXPECT_EQ(ledger.sequences().blocks_needed(first, 1), 0);
-  EXPECT_EQ(ledger.sequences().blocks_needed(second, 1), 1);
+  EXPECT_EQ(ledger.sequences().needs(first, 1).own, 0);
+  EXPECT_EQ(ledger.sequences().needs(second, 1).own, 1);
   ledger.sequences().advance(first, 1);
   expect_consistent(ledger);
 }
@@ -347,7 +347,7 @@ TEST(Ledger, StoredKvBeginsBehindTheBlocksThatTheWindowHasFreed) {
   const SeqId id = ledger.sequences().open(tokens_of(30), true);
   ledger.restored_kv().begin_behind_window(id, 17);
   EXPECT_EQ(ledger.sequences().num_computed(id), 12) << "the row at 17 sees 12 to 17";
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 5), 2);
+  EXPECT_EQ(ledger.sequences().needs(id, 5).own, 2);
   ASSERT_TRUE(ledger.sequences().extend(id, 5).ok());
   expect_consistent(ledger);
   ledger.sequences().advance(id, 5);
@@ -507,7 +507,7 @@ TEST(LedgerDeathTest, BrokenPreconditionsAbort) {
   EXPECT_DEATH(ledger.sequences().advance(id, 1), "room that nobody made");
   ASSERT_TRUE(ledger.sequences().extend(id, 3).ok());
   EXPECT_DEATH(ledger.sequences().advance(id, 3), "tokens that are not there");
-  EXPECT_DEATH((void)ledger.sequences().blocks_needed(id, -1), "negative");
+  EXPECT_DEATH((void)ledger.sequences().needs(id, -1).own, "negative");
   EXPECT_DEATH((void)ledger.sequences().tokens({99}), "no such sequence");
   EXPECT_DEATH(Ledger({.num_blocks = 0}), "not validated");
   Ledger windowed({.num_blocks = 2, .block_tokens = 4, .window_tokens = 4});

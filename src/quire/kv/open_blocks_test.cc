@@ -80,8 +80,8 @@ TEST(OpenBlocksOfARun, AForkSharesTheOpenBlockUntilOneOfThemWrites) {
   const SeqId fork = ledger.sequences().fork(id);
   EXPECT_EQ(ledger.counts().bytes_in_use, 400);
   EXPECT_TRUE(ledger.sequences().shares_open_block(id));
-  EXPECT_EQ(ledger.sequences().blocks_needed(id, 1), 0);
-  EXPECT_EQ(ledger.sequences().open_blocks_needed(id, 1), 1) << "a copy";
+  EXPECT_EQ(ledger.sequences().needs(id, 1).own, 0);
+  EXPECT_EQ(ledger.sequences().needs(id, 1).open, 1) << "a copy";
   compute(ledger, id, 1);
   const std::vector<BlockCopy> copies = ledger.take_copies();
   ASSERT_EQ(copies.size(), 1U);

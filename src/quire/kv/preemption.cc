@@ -67,7 +67,7 @@ Preemption::Freed Preemption::freed_with(std::span<Held> held) const {
     const auto next =
         std::find_if(first, held.end(), [&](const Held& b) { return b.block != first->block; });
     const auto parts = std::count_if(first, next, [](const Held& b) { return b.with_part; });
-    freed.blocks += next - first == state_->shared.num_users(first->block) ? 1 : 0;
+    freed.blocks += next - first == num_users(state_->shared, first->block) ? 1 : 0;
     freed.parts += parts > 0 && parts == state_->shared.parts().holders(first->block.id) ? 1 : 0;
     first = next;
   }

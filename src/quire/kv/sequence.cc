@@ -29,6 +29,20 @@ std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens) 
   return static_cast<std::int32_t>((tokens + config.block_tokens - 1) / config.block_tokens);
 }
 
+BlockRef last_cached(const SharedBlocks& shared, const Sequence& sequence) {
+  if (!shared.config().prefix_cache || !sequence.is_plain()) {
+    return kIndexRoot;
+  }
+  const BlockTable& blocks = sequence.open().blocks;
+  std::int32_t block = sequence.num_computed() / shared.config().block_tokens - 1;
+  for (; block >= blocks.num_given_up(); --block) {
+    if (shared.index().contains(blocks.ref(block))) {
+      return blocks.ref(block);
+    }
+  }
+  return kIndexRoot;
+}
+
 std::int32_t tokens_of(std::span<const SealedRun> runs) {
   std::int32_t tokens = 0;
   for (const SealedRun& run : runs) {
@@ -198,10 +212,10 @@ Sequence::Need Sequence::need_of(std::int32_t count) const {
   return {.stored = run_blocks(slots) - open_.blocks.size() + (copies ? 1 : 0)};
 }
 
-Sequence::Needs Sequence::needs(std::int32_t count) const {
+BlockNeeds Sequence::needs(std::int32_t count) const {
   const Need need = need_of(count);
-  return opens_as() == kOwnFormat ? Needs{.own = need.stored + need.open}
-                                  : Needs{.own = need.stored, .open = need.open};
+  return opens_as() == kOwnFormat ? BlockNeeds{.own = need.stored + need.open}
+                                  : BlockNeeds{.own = need.stored, .open = need.open};
 }
 
 // Makes room where rows lie in open blocks. A block that the new room begins and fills needs none.
@@ -432,19 +446,6 @@ bool Sequence::adopt_known(std::int32_t block, BlockRef known) {
   open_.blocks.replace(block, known);
   found_blocks_ += block == found_blocks_ ? 1 : 0;
   return true;
-}
-
-BlockRef Sequence::last_cached() const {
-  std::int32_t block = open_.num_tokens / shared_->config().block_tokens - 1;
-  if (!shared_->config().prefix_cache || !is_plain()) {
-    return kIndexRoot;
-  }
-  for (; block >= open_.blocks.num_given_up(); --block) {
-    if (shared_->index().contains(open_.blocks.ref(block))) {
-      return open_.blocks.ref(block);
-    }
-  }
-  return kIndexRoot;
 }
 
 void Sequence::begin_behind_window(std::int32_t num_tokens) {

@@ -33,6 +33,7 @@
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/reserved_blocks.h"
 #include "quire/kv/segment.h"
+#include "quire/kv/sequence_use.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -58,17 +59,6 @@ struct SealedRun {
   std::shared_ptr<const Segment> segment;
   std::int32_t start_position = 0;
   MergeRank rank;
-};
-
-// How a plain sequence is used.
-struct SequenceUse {
-  bool adopts = false;  // blocks that somebody else has cached for `salt` are used instead of own
-                        // ones with the same content
-  SessionRef session = {};  // whose request it is
-  std::string salt = {};
-  BehindWindow past = BehindWindow::kKeeps;
-  std::vector<std::int32_t> points = {};  // lengths behind which a later request may go on; the
-                                          // window before them stays longer
 };
 
 class Sequence {
@@ -99,18 +89,11 @@ class Sequence {
   // Exchanges the blocks of the open runs, and the room in them. Precondition: both sequences have
   // the same tokens, KV and sealed runs, and their open runs one format.
   void exchange_kv(Sequence& other);
-  // Returns the last of its blocks that the prefix index knows, or the root when there is none.
-  [[nodiscard]] BlockRef last_cached() const;
 
   // Does what Sequences::shares_open_block says.
   [[nodiscard]] bool must_copy_open_block() const;
-  // New blocks: of the pool's own format, and open ones of another.
-  struct Needs {
-    std::int32_t own = 0;
-    std::int32_t open = 0;
-  };
   // Returns the new blocks that the KV of the next `count` tokens needs, copies on write included.
-  [[nodiscard]] Needs needs(std::int32_t count) const;
+  [[nodiscard]] BlockNeeds needs(std::int32_t count) const;
   // Makes room; may order copies. Takes open blocks from the front of `open`. Precondition: the
   // own blocks of needs(count) are available, and `open` has the open ones.
   void extend(std::int32_t count, std::span<const BlockRef>& open);
@@ -171,6 +154,9 @@ class Sequence {
   bool composed_ = false;
   SequenceUse use_;
 };
+
+// Returns the last block of a sequence that the prefix index knows, or the root when there is none.
+[[nodiscard]] BlockRef last_cached(const SharedBlocks& shared, const Sequence& sequence);
 
 // Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
 [[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);

@@ -107,12 +107,8 @@ Status Sequences::reserve(SeqId id, std::int64_t tokens) {
                .free_bytes = free};
 }
 
-std::int32_t Sequences::blocks_needed(SeqId id, std::int32_t count) const {
-  return state_->sequence(id).needs(count).own;
-}
-
-std::int32_t Sequences::open_blocks_needed(SeqId id, std::int32_t count) const {
-  return state_->sequence(id).needs(count).open;
+BlockNeeds Sequences::needs(SeqId id, std::int32_t count) const {
+  return state_->sequence(id).needs(count);
 }
 
 Status Sequences::extend(SeqId id, std::int32_t count) {
@@ -127,7 +123,7 @@ Status Sequences::extend(std::span<const Growth> growths) {
   std::int64_t tokens = 0;
   std::int32_t states_needed = 0;
   for (const Growth& growth : growths) {
-    const Sequence::Needs needs = state_->sequence(growth.sequence).needs(growth.count);
+    const BlockNeeds needs = state_->sequence(growth.sequence).needs(growth.count);
     needed[kOwnFormat] += needs.own;
     open_needed += needs.open;
     tokens += growth.count;
@@ -229,14 +225,12 @@ FormatId Sequences::format(SeqId id) const { return state_->sequence(id).open().
 
 bool Sequences::is_plain(SeqId id) const { return state_->sequence(id).is_plain(); }
 
-BehindWindow Sequences::behind_window(SeqId id) const { return state_->sequence(id).use().past; }
+const SequenceUse& Sequences::use(SeqId id) const { return state_->sequence(id).use(); }
 
 bool Sequences::set_behind_window(SeqId id, BehindWindow past) {
   QUIRE_CHECK(is_plain(id), "a composed sequence keeps all its KV");
   return state_->sequence(id).set_behind_window(past);
 }
-
-const std::string& Sequences::salt(SeqId id) const { return state_->sequence(id).use().salt; }
 
 std::int32_t Sequences::num_blocks_held(SeqId id) const {
   const Sequence& sequence = state_->sequence(id);

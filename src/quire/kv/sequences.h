@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/sequence_use.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
@@ -58,10 +59,8 @@ class Sequences {
   // rollback() gives none. Fails with kOutOfBlocks and changes nothing where too few blocks are
   // free.
   [[nodiscard]] Status reserve(SeqId id, std::int64_t tokens);
-  // Return how many new blocks the KV of the next `count` tokens needs, copies on write included,
-  // and how many open blocks besides, of LedgerConfig::lent_open_format().
-  [[nodiscard]] std::int32_t blocks_needed(SeqId id, std::int32_t count) const;
-  [[nodiscard]] std::int32_t open_blocks_needed(SeqId id, std::int32_t count) const;
+  // Returns how many new blocks the KV of the next `count` tokens needs, copies on write included.
+  [[nodiscard]] BlockNeeds needs(SeqId id, std::int32_t count) const;
   // Makes room for the KV of the next `count` tokens. Takes free blocks, evicts cached ones
   // (EvictionOrder) and copies a shared open block. Copies cached blocks out of the way where the
   // new ones would not lie in extents. Fails with kOutOfBlocks and changes nothing then.
@@ -95,13 +94,12 @@ class Sequences {
   [[nodiscard]] FormatId format(SeqId id) const;
   // Returns true if it was not composed, so that its KV follows from its tokens alone.
   [[nodiscard]] bool is_plain(SeqId id) const;
-  // Returns what it does with KV behind the window.
-  [[nodiscard]] BehindWindow behind_window(SeqId id) const;
+  // Returns how it is used: its salt, and what it does with KV behind the window. Valid until the
+  // sequence changes.
+  [[nodiscard]] const SequenceUse& use(SeqId id) const;
   // Says what a plain sequence does with it from now on. Returns false, and changes nothing, if it
   // shall keep what has gone.
   [[nodiscard]] bool set_behind_window(SeqId id, BehindWindow past);
-  // Returns the salt of a plain sequence.
-  [[nodiscard]] const std::string& salt(SeqId id) const;
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
   // Returns true if the block of the last token with KV has room and another holder: extend() then
   // copies it.

@@ -347,15 +347,9 @@ void SharedBlocks::release(BlockRef block, Holds what) {
     parts_.let_go(block.id, true);
   }
   const bool freed = drop_reference(block);
-  if (!freed && config_.prefix_cache && index_.contains(block) && num_users(block) == 0) {
+  if (!freed && config_.prefix_cache && index_.contains(block) && num_users(*this, block) == 0) {
     index_.set_unused(block);
   }
-}
-
-std::int32_t SharedBlocks::num_users(BlockRef block) const {
-  const bool indexed =
-      block.format() == kOwnFormat && config_.prefix_cache && index_.contains(block);
-  return pool(block.format()).references(block.id) - (indexed ? 1 : 0);
 }
 
 BlockRef SharedBlocks::publish(BlockRef parent, BlockRef block, std::span<const TokenId> tokens,
@@ -401,6 +395,12 @@ std::int32_t SharedBlocks::evict(std::optional<PrefixMiss::Why> why) {
   }
   num_evictions_[static_cast<std::size_t>(done.why)] += freed;
   return freed;
+}
+
+std::int32_t num_users(const SharedBlocks& shared, BlockRef block) {
+  const bool indexed = block.format() == kOwnFormat && shared.config().prefix_cache &&
+                       shared.index().contains(block);
+  return shared.pool(block.format()).references(block.id) - (indexed ? 1 : 0);
 }
 
 // Slabs that are lent count with all their bytes, as what is free in them is for one format.

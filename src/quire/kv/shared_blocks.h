@@ -75,7 +75,6 @@ class SharedBlocks {
 
   // Returns the copies that were ordered, of which acquire() and lend_for() order some.
   [[nodiscard]] CopyOrders& copies() { return copies_; }
-  [[nodiscard]] const CopyOrders& copies() const { return copies_; }
   // Returns how many cached blocks were moved since birth.
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
@@ -91,8 +90,6 @@ class SharedBlocks {
   [[nodiscard]] bool is_shared(BlockRef block) const {
     return pool(block.format()).references(block.id) > 1;
   }
-  // Returns how many holders the block has, not counting the index.
-  [[nodiscard]] std::int32_t num_users(BlockRef block) const;
 
   // Returns PrefixIndex::root.
   [[nodiscard]] BlockRef root(std::string_view salt) { return index_.root(salt); }
@@ -141,6 +138,9 @@ class SharedBlocks {
   std::vector<BlockRef> taken_;             // by the last acquire_fresh, if in several pieces
   std::vector<BlockRef> taken_for_holder_;  // by the last acquire, if some were set aside
 };
+
+// Returns how many holders the block has, not counting the index.
+[[nodiscard]] std::int32_t num_users(const SharedBlocks& shared, BlockRef block);
 
 // Returns the bytes of the budget that are free, and those that nobody uses: cached blocks and idle
 // window parts, too.

@@ -192,7 +192,7 @@ TEST(SharedBlocks, RetainingACachedBlockProtectsIt) {
   const BlockRef found = shared.index().match(Tokens{5}).front();
   shared.retain(found);
   EXPECT_EQ(shared.num_available(), 1);
-  EXPECT_EQ(shared.num_users(found), 1);
+  EXPECT_EQ(num_users(shared, found), 1);
   EXPECT_TRUE(shared.is_shared(found)) << "the index holds it as well";
   shared.release(found);
   EXPECT_EQ(shared.num_available(), 2);
@@ -204,7 +204,7 @@ TEST(SharedBlocks, PublishOfKnownTokensReturnsTheKnownBlock) {
   BlockTable second(shared);
   second.push(shared.acquire(1, BlockId{}).front());
   EXPECT_EQ(shared.publish(kIndexRoot, second.ref(0), Tokens{5}), first.ref(0));
-  EXPECT_EQ(shared.num_users(second.ref(0)), 1);
+  EXPECT_EQ(num_users(shared, second.ref(0)), 1);
   EXPECT_FALSE(shared.is_shared(second.ref(0)));
 }
 
@@ -228,7 +228,7 @@ TEST(SharedBlocks, UsedBlocksBelowAnEvictedOneOnlyLeaveTheIndex) {
   EXPECT_EQ(shared.acquire(1, BlockId{}).size(), 1U);
   EXPECT_EQ(shared.num_evictions(), 1);
   EXPECT_FALSE(shared.index().contains(table.ref(2)));
-  EXPECT_EQ(shared.num_users(table.ref(2)), 1);
+  EXPECT_EQ(num_users(shared, table.ref(2)), 1);
   table.truncate(0);
   EXPECT_EQ(shared.pool().num_free(), 2);
 }

@@ -143,6 +143,12 @@ struct ComposeTail {
       position;  // position of the first token; absent: behind the last segment
 };
 
+// New blocks: of the pool's own format, and open ones of LedgerConfig::lent_open_format().
+struct BlockNeeds {
+  std::int32_t own = 0;
+  std::int32_t open = 0;
+};
+
 // A copy that the paged pool makes before the next write: `tokens` slots. Both blocks have one
 // format. Slots other than the first are of that of the pool alone, not written block by block.
 struct BlockCopy {

@@ -140,7 +140,7 @@ class WindowStress {
     ModelSequence& model = sequences_.at(id);
     const auto pending = static_cast<int>(model.tokens.size() - model.values.size());
     const std::int32_t count = below(std::min(pending, 6 * config_.block_tokens) + 1);
-    const std::int32_t needed = ledger_.sequences().blocks_needed(id, count);
+    const std::int32_t needed = ledger_.sequences().needs(id, count).own;
     const bool fits = needed <= ledger_.blocks_available();
     const LedgerCounts before = ledger_.counts();
     ASSERT_EQ(ledger_.sequences().extend(id, count).ok(), fits);
@@ -262,7 +262,7 @@ class WindowStress {
   void verify_sequence(SeqId id, const ModelSequence& model) {
     const RunView run = ledger_.sequences().runs(id).back();
     ASSERT_EQ(run.num_tokens, std::ssize(model.values));
-    const bool keeps = ledger_.sequences().behind_window(id) == BehindWindow::kKeeps;
+    const bool keeps = ledger_.sequences().use(id).past == BehindWindow::kKeeps;
     const std::int32_t first_seen = keeps ? 0 : run.num_tokens - config_.window_group.tokens + 1;
     for (std::int32_t token = 0; token < run.num_tokens; ++token) {
       const auto at = static_cast<std::size_t>(token);

@@ -24,9 +24,8 @@ std::string in_bytes(std::int64_t bytes) {
 
 Status check_fits(const SchedulerState& state, const Request& request, std::int64_t tokens) {
   const kv::Ledger& ledger = *state.ledger;
-  const kv::BehindWindow past = request.sequence
-                                    ? ledger.sequences().behind_window(*request.sequence)
-                                    : request.behind_window;
+  const kv::BehindWindow past =
+      request.sequence ? ledger.sequences().use(*request.sequence).past : request.behind_window;
   const std::int64_t needed =
       ledger.min_blocks(tokens, past) +
       (request.sequence ? ledger.segments().blocks_before(*request.sequence) : 0);

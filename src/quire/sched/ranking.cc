@@ -30,7 +30,7 @@ std::int32_t wanted_tokens(const QueuedRequest& queued, const kv::Sequences& seq
 }
 
 kv::BehindWindow behind_window_of(const QueuedRequest& queued, const kv::Sequences& sequences) {
-  return queued.sequence ? sequences.behind_window(*queued.sequence) : queued.request.behind_window;
+  return queued.sequence ? sequences.use(*queued.sequence).past : queued.request.behind_window;
 }
 
 kv::PrefixMatch find_known_kv(const QueuedRequest& waiting, const kv::Ledger& ledger) {
@@ -40,7 +40,7 @@ kv::PrefixMatch find_known_kv(const QueuedRequest& waiting, const kv::Ledger& le
     return {};
   }
   const std::string& salt =
-      waiting.sequence ? sequences.salt(*waiting.sequence) : waiting.request.salt;
+      waiting.sequence ? sequences.use(*waiting.sequence).salt : waiting.request.salt;
   return ledger.cache().probe(known_tokens(waiting, sequences), salt,
                               behind_window_of(waiting, sequences));
 }

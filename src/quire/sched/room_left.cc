@@ -25,10 +25,8 @@ RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
 }
 
 RoomNeed RoomLeft::need_of(SeqId id, std::int32_t count) const {
-  RoomNeed need{.own = ledger_->sequences().blocks_needed(id, count)};
-  if (ledger_->config().lent_open_format()) {
-    need.open = ledger_->sequences().open_blocks_needed(id, count);
-  }
+  const kv::BlockNeeds blocks = ledger_->sequences().needs(id, count);
+  RoomNeed need{.own = blocks.own, .open = blocks.open};
   if (count > 0 && ledger_->points().exist()) {
     need.states = ledger_->points().states_needed(id);
   }

@@ -123,7 +123,7 @@ SequenceDraft SequenceDrafts::plain(std::span<const TokenId> tokens, const Reque
 StateRef SequenceDrafts::whole(const StateRef& state) {
   kv::Sequences& sequences = engine_.core().ledger.sequences();
   if (!sequences.is_plain(state->sequence) ||
-      sequences.behind_window(state->sequence) == kv::BehindWindow::kKeeps ||
+      sequences.use(state->sequence).past == kv::BehindWindow::kKeeps ||
       engine_.core().ledger.config().window_group.tokens == 0) {
     return state;
   }
@@ -145,7 +145,7 @@ SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const T
   if (sequences.is_plain(state.sequence)) {
     std::vector<TokenId> all = state.tokens;
     all.insert(all.end(), tokens.begin(), tokens.end());
-    const kv::BehindWindow past = sequences.behind_window(state.sequence);
+    const kv::BehindWindow past = sequences.use(state.sequence).past;
     if (ledger.cache().probe(all, state.salt, past).tokens >
         sequences.num_computed(state.sequence)) {
       return plain(all, {.session = options.session, .salt = state.salt}, past);
