@@ -23,6 +23,7 @@
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/prefix_cache.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
@@ -109,7 +110,7 @@ Status DraftModel::make_room(std::int64_t bytes, std::int32_t block_tokens) {
 }
 
 void DraftModel::forget(RequestId request) {
-  left_.erase(request.value);
+  findable_.erase(request.value);
   if (const auto known = sequences_.find(request.value); known != sequences_.end()) {
     ledger_->sequences().close(known->second);
     sequences_.erase(known);
@@ -124,7 +125,7 @@ void DraftModel::close_all_but(std::span<const drafts::DraftQuery> queries) {
       return query.request.value == known.first;
     });
     if (!asked) {
-      left_[known.first] = ledger_->sequences().num_computed(known.second);
+      findable_[known.first] = ledger_->sequences().num_computed(known.second);
       ledger_->sequences().close(known.second);
     }
     return !asked;
@@ -138,12 +139,16 @@ std::int32_t DraftModel::pending(SeqId sequence) const {
 
 double DraftModel::seconds_to_begin(const drafts::DraftQuery& query) const {
   const auto known = sequences_.find(query.request.value);
-  const auto left = left_.find(query.request.value);
   std::int64_t lacking = drafts::num_tokens(query.history);
   if (known != sequences_.end()) {
     lacking -= ledger_->sequences().num_computed(known->second);
-  } else if (left != left_.end()) {
-    lacking -= left->second;
+  } else {
+    const auto [found, is_new] = findable_.try_emplace(query.request.value, 0);
+    if (is_new) {
+      found->second =
+          ledger_->cache().match(drafts::all_tokens(query.history), query.history.tenant);
+    }
+    lacking -= found->second;
   }
   return lacking <= kFewPending || prompt_tokens_ == 0
              ? 0

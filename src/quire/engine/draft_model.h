@@ -95,8 +95,8 @@ class DraftModel final : public drafts::DraftSource {
   std::vector<tensor::PagedKVView> views_;  // [layers]
   BatchBuilder builder_;
   std::unordered_map<std::uint64_t, SeqId> sequences_;  // by request
-  // Tokens with KV of requests that have a sequence no more, but may find its blocks.
-  std::unordered_map<std::uint64_t, std::int32_t> left_;
+  // Tokens whose KV a request without a sequence finds, as far as was looked.
+  mutable std::unordered_map<std::uint64_t, std::int32_t> findable_;
   double prompt_seconds_ = 0;  // of computing prompts; old ones count less
   double prompt_tokens_ = 0;
   std::vector<Asked> asked_;               // queries that go on

@@ -23,7 +23,8 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int32_t kProbed = 1;  // tokens of a guess that tries again whether guessing pays
+constexpr std::int32_t kProbed = 1;     // tokens of a guess that tries again whether guessing pays
+constexpr std::int64_t kColdSteps = 4;  // with guesses, whose time a cold drafter makes longer
 
 drafts::PlainStep plain_step(const Step& step) {
   drafts::PlainStep plain;
@@ -132,7 +133,9 @@ bool choose_length(Speculation& speculation, const drafts::PlainStep& plain, Act
     return false;
   }
   acceptance.note_silence();
-  if (!acceptance.may_probe() || !budget.may_spend(begin)) {
+  speculation.overall().note_silence();  // requests may be too short to try by themselves
+  const bool may_try = acceptance.may_probe() || speculation.overall().may_probe();
+  if (!may_try || !budget.may_spend(begin)) {
     query.most = 0;
     return false;
   }
@@ -179,7 +182,8 @@ void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
   watch.lap(speculation.asking_seconds);
   const std::int64_t asked = std::ssize(speculation.queries);
   drafts::DraftBudget& budget = speculation.budget();
-  if (!choice.begins) {
+  const bool warm = step.core.counters.speculative_steps >= kColdSteps;
+  if (warm && !choice.begins) {
     budget.note_answer(asked, levels, speculation.asking_seconds);
   }
   if (choice.trials > 0) {
