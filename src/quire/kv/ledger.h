@@ -54,9 +54,9 @@ class Ledger {
   [[nodiscard]] PrefixCache& cache() { return cache_; }
   [[nodiscard]] const PrefixCache& cache() const { return cache_; }
 
-  // Returns how many blocks Sequences::extend could obtain now: free plus evictable. Of another
-  // format: how many Segments::reserve could obtain, with all slabs that the pool's own format can
-  // lend. Cost for other formats than the pool's own: O(all blocks).
+  // Returns how many blocks Sequences::extend could obtain now: free plus evictable. For another
+  // format it returns how many Segments::reserve could obtain, with all slabs that the pool's own
+  // format can lend. Cost for other formats than the pool's own: O(all blocks).
   [[nodiscard]] std::int32_t blocks_available(FormatId format = kOwnFormat) const;
   // Returns how many blocks of the pool's own format there are at most: all but those whose slabs
   // stay with open blocks.
