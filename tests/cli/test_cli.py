@@ -258,12 +258,13 @@ class RunTest(CommandLineTest):
     def test_guesses_change_no_answer(self):
         draft = str(pathlib.Path(MODEL).parent / "draft")
         plain = self.assert_json(quire(*greedy("--format", "json", self.PROMPT)))
-        for options in (["--speculate", "ngram"], ["--draft-model", draft, "--draft-tokens", "3"]):
+        for options in (["--speculate", "ngram"], ["--draft-model", draft, "--draft-tokens", "3"],
+                        ["--draft-model", draft, "--draft-width", "2"]):
             with self.subTest(options[0]):
                 guessed = self.assert_json(quire(*greedy("--format", "json", *options, self.PROMPT)))
                 self.assertEqual(guessed["token_ids"], plain["token_ids"])
         self.assertGreater(guessed["usage"]["drafted_tokens"], 0)
-        for options in (["--draft-tokens", "3"], ["--draft-model", draft, "--draft-width", "2"], ["--speculate", "turbo"]):
+        for options in (["--draft-tokens", "3"], ["--draft-model", draft, "--draft-width", "9"], ["--speculate", "turbo"]):
             with self.subTest(options[0]):
                 self.assertNotEqual(quire(*greedy(*options, self.PROMPT)).returncode, 0)
 
