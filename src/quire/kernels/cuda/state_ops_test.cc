@@ -96,9 +96,9 @@ TEST_F(StateOps, ConvolutionsAndTheirTailsHaveTheCpusBits) {
       convolve_rows(cpu_, conv, own, {want.data() + run.first_row * kChannels, kChannels});
       for (int i = 0; i < run.num_captures; ++i) {
         const CapturedState& kept = kCaptures[static_cast<std::size_t>(run.first_capture + i)];
-        copy_tail(conv, own, kept.row - run.first_row + 1, states.data() + kept.to * size);
+        copy_tail(conv.tail(), own, kept.row - run.first_row + 1, states.data() + kept.to * size);
       }
-      copy_tail(conv, own, run.num_rows, states.data() + run.to * size);
+      copy_tail(conv.tail(), own, run.num_rows, states.data() + run.to * size);
     }
     EXPECT_EQ(download(out, want.size()), want) << taps << " taps";
     EXPECT_EQ(download(states_, states.size()), states) << taps << " taps";
