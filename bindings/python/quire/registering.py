@@ -50,6 +50,16 @@ def affixes_of(chunk_format: Mapping[str, Sequence[str]]) -> list[str]:
     return [affix for pair in pairs for affix in pair]
 
 
+def _anchor_of(anchor: str | Sequence[str] | None) -> str | None:
+    """Returns an anchor as the engine takes it: ids of several chunks become one text."""
+    if not isinstance(anchor, (list, tuple)):
+        return anchor
+    for each in anchor:
+        if not isinstance(each, str):
+            raise TypeError(f"anchor must be the id of a chunk or a list of ids, not of {type(each).__name__}")
+    return "+".join(anchor)
+
+
 def content_of(
     content: Prompt,
     chunk_type: ChunkType | str,

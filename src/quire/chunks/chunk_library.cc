@@ -1,5 +1,6 @@
 #include "quire/chunks/chunk_library.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>

@@ -33,7 +33,6 @@
 #include "quire/interrupt.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kv/block_parts.h"
-#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
 #include "quire/kv/segments.h"

@@ -22,7 +22,6 @@
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
 #include "quire/engine/engine.h"
 #include "quire/interrupt.h"
-#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/result.h"
 

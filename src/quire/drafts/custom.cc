@@ -1,10 +1,12 @@
 #include "quire/drafts/custom.h"
 
+#include <cstdint>
 #include <new>
 #include <span>
 #include <vector>
 
 #include "quire/drafts/draft_source.h"
+#include "quire/drafts/guess.h"
 #include "quire/types.h"
 
 namespace quire::drafts {

@@ -7,6 +7,7 @@
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 
 namespace quire::engine {

@@ -18,6 +18,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/queue_limit.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"

@@ -6,10 +6,12 @@
 #include <span>
 
 #include "quire/base/check.h"
+#include "quire/base/ids.h"
 #include "quire/engine/entry_list.h"
 #include "quire/kv/format.h"
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/types.h"
+#include "quire/model/forward_batch.h"
 
 namespace quire::engine {
 

@@ -17,6 +17,7 @@
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/step_branches.h"
 #include "quire/engine/step_choices.h"
 #include "quire/engine/step_drafts.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
@@ -14,6 +14,7 @@
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/speculation.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
@@ -91,7 +92,7 @@ class BranchMaker {
     }
     step_.now.branches.back().rows.sequence = *fork;
     for (std::int32_t i = 0; i < branch.count; ++i) {
-      rows_[static_cast<std::size_t>(branch.first + i)] = room.next_row++;
+      rows_[static_cast<std::size_t>(branch.first) + static_cast<std::size_t>(i)] = room.next_row++;
     }
     room.rows -= branch.count;
     return true;
@@ -104,10 +105,8 @@ class BranchMaker {
   }
   // Returns the rows of the step that a branch sees before its own, in order.
   [[nodiscard]] std::vector<std::int32_t> ancestors_of(const drafts::Branch& branch) const {
-    std::vector<std::int32_t> ancestors;
-    for (std::int32_t i = 0; i < certain(); ++i) {
-      ancestors.push_back(first_row_ + i);
-    }
+    std::vector<std::int32_t> ancestors(static_cast<std::size_t>(certain()));
+    std::iota(ancestors.begin(), ancestors.end(), first_row_);
     for (const std::int32_t token : drafts::path_to(guess_, branch.parent)) {
       ancestors.push_back(row_of(token));
     }

@@ -13,6 +13,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/batch_builder.h"
 #include "quire/engine/engine_core.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/speculation.h"
 #include "quire/engine/step_branches.h"
 #include "quire/engine/step_state.h"

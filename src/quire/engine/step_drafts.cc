@@ -14,6 +14,7 @@
 #include "quire/drafts/guess.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/speculation.h"
 #include "quire/engine/step_state.h"
 #include "quire/sampling.h"
@@ -94,8 +95,9 @@ void list_queries(Step& step) {
     active.assume({});
     drafts::clear(speculation.guesses[i]);
     const auto sequence = step.core.scheduler.sequence(runs[i].request);
-    const bool guesses = quiet && runs[i].samples && runs[i].count == 1 && sequence;
-    if (const std::int32_t most = guesses ? most_for(speculation, active) : 0; most > 0) {
+    const bool guesses = quiet && runs[i].samples && runs[i].count == 1;
+    const std::int32_t most = guesses ? most_for(speculation, active) : 0;
+    if (most > 0 && sequence) {
       speculation.queries.push_back(
           {.request = runs[i].request,
            .history = history_of(step, active, *sequence, speculation.prompts[i]),

@@ -15,6 +15,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/kept_states.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/restore_points.h"

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "quire/engine/active_request.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/step_state.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/model/decoder.h"

@@ -20,7 +20,6 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
-#include "quire/kv/chunk_anchor.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/registry_state.h"

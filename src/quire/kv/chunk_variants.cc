@@ -14,7 +14,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
-#include "quire/kv/chunk_anchor.h"
+#include "quire/chunk_types.h"
 #include "quire/kv/chunk_room.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/ledger.h"

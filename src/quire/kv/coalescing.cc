@@ -12,6 +12,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/kv/block_pool.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"

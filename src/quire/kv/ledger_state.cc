@@ -18,6 +18,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/shared_blocks.h"
 #include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/kv/window_parts.h"

@@ -18,6 +18,7 @@
 #include "quire/kv/prefix_index.h"
 #include "quire/kv/reserved_blocks.h"
 #include "quire/kv/segment.h"
+#include "quire/kv/sequence_use.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"

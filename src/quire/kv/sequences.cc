@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -17,6 +16,7 @@
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
+#include "quire/kv/sequence_use.h"
 #include "quire/kv/shared_blocks.h"
 #include "quire/kv/states.h"
 #include "quire/kv/types.h"

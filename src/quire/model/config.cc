@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "quire/base/str.h"
-#include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kv_codes.h"
 #include "quire/kernels/rotary.h"
 #include "quire/model/config_internal.h"

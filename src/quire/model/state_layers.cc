@@ -11,6 +11,7 @@
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/elementwise.h"
+#include "quire/kernels/kernel_context.h"
 #include "quire/kernels/parallel.h"
 #include "quire/kernels/state_ops.h"
 #include "quire/model/forward_batch.h"
@@ -19,6 +20,7 @@
 #include "quire/model/state_maps.h"
 #include "quire/model/state_shape.h"
 #include "quire/model/state_weights.h"
+#include "quire/tensor/state_view.h"
 
 namespace quire::model {
 namespace {
@@ -315,7 +317,7 @@ void StateLayers::advance(std::span<const RightRows> right) {
   const StateShape& shape = config_.state;
   const std::int64_t heads = std::max(shape.value_heads, 1);
   const std::int64_t items = std::ssize(geometry_.offsets) * heads;
-  const std::int64_t elements = shape.tail_size() + shape.key_dim * shape.value_dim;
+  const std::int64_t elements = shape.tail_size() + std::int64_t{shape.key_dim} * shape.value_dim;
   for (const RightRows& rows : right) {
     QUIRE_CHECK(rows.count <= log_.run(rows.run).count, "more rows were right than were assumed");
     kernels::parallel_ranges(context_, items, rows.count * elements,

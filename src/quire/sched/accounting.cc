@@ -6,6 +6,7 @@
 
 #include "quire/base/str.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/sched/state.h"
 #include "quire/sched/types.h"

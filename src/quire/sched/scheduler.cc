@@ -14,6 +14,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"

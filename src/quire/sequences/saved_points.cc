@@ -56,6 +56,19 @@ std::int64_t tokens_of(std::span<const kv_store::SavedRun> runs) {
   return tokens;
 }
 
+// Makes a state a restore point of a sequence, if it is wanted and a place is left.
+Status put_point(engine::EngineCore& core, SeqId sequence, const kv_store::StateAt& at,
+                 std::span<const std::byte> bytes) {
+  kv::RestorePoints& points = core.ledger.points();
+  const bool wanted = points.wants_point(sequence, at.tokens);
+  const kv::HeldState place = wanted ? points.take_state(true) : kv::HeldState();
+  if (place.is_there()) {
+    QUIRE_TRY_STATUS(core.states.write(place.ref().index, bytes));
+    engine::add_point(core, sequence, at.tokens, place, at.stays);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<StateRef> SavedSequences::with_tail(const StateRef& state) {
@@ -152,16 +165,8 @@ Status SavedSequences::restore_points(const StateRef& state, const StatesToLoad&
       continue;  // the state at the sequence's length
     }
     QUIRE_TRY_STATUS(states.read(i, geometry.parts, bytes));
-    QUIRE_TRY_STATUS(engine_.thread().ask_status([&]() -> Status {
-      kv::RestorePoints& points = ledger().points();
-      const bool wanted = points.wants_point(state->sequence, at.tokens);
-      const kv::HeldState place = wanted ? points.take_state(true) : kv::HeldState();
-      if (place.is_there()) {
-        QUIRE_TRY_STATUS(engine_.core().states.write(place.ref().index, bytes));
-        engine::add_point(engine_.core(), state->sequence, at.tokens, place, at.stays);
-      }
-      return {};
-    }));
+    QUIRE_TRY_STATUS(engine_.thread().ask_status(
+        [&] { return put_point(engine_.core(), state->sequence, at, bytes); }));
   }
   return {};
 }
