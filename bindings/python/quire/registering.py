@@ -56,7 +56,7 @@ def _anchor_of(anchor: str | Sequence[str] | None) -> str | None:
         return anchor
     for each in anchor:
         if not isinstance(each, str):
-            raise TypeError(f"anchor must be the id of a chunk or a list of ids, not of {type(each).__name__}")
+            raise KindError(f"anchor must be the id of a chunk or a list of ids, not of {type(each).__name__}")
     return "+".join(anchor)
 
 
@@ -82,7 +82,7 @@ def content_of(
     _set(options, "ttl_seconds", ttl_seconds)
     _set_flag(options, "pinned", pinned)
     _set(options, "priority", priority)
-    _set(options, "anchor", "+".join(anchor) if isinstance(anchor, (list, tuple)) else anchor)
+    _set(options, "anchor", _anchor_of(anchor))
     options.salt = to_salt(salt)
     if isinstance(kv_dtype, str) and not kv_dtype:
         raise ValueError('kv_dtype "" names no format; None stands for that of the pool')
