@@ -5,8 +5,7 @@
 //   python3 models/cardfile/cardfile.py write --seed 1 --contexts 400 --out build/contexts.jsonl
 //   reuse_accuracy models/cardfile/model build/contexts.jsonl [QUESTIONS [MODE...]]
 //   reuse_accuracy models/cardfile/model build/contexts.jsonl QUESTIONS curve
-//   reuse_accuracy models/hybrid/model build/contexts.jsonl QUESTIONS exact anchored independent
-//   layers
+//   reuse_accuracy models/hybrid/model build/contexts.jsonl QUESTIONS exact anchored layers
 //
 // Models whose layers carry a state refuse to blend tokens, and ask for rows by name.
 //
