@@ -165,14 +165,23 @@ class RandomLoad {
   std::int64_t preemptions_ = 0;
 };
 
+// What the loads of a test came to.
+struct Totals {
+  std::int64_t preemptions = 0, finished = 0, reused = 0, ahead = 0;
+
+  void add(const RandomLoad& load) {
+    preemptions += load.preemptions();
+    finished += load.finished();
+    reused += load.reused();
+    ahead += load.steps_ahead();
+  }
+};
+
 class Shortage : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(StepsAhead, Shortage, testing::Bool());
 
 TEST_P(Shortage, EveryRequestEndsWithItsOwnOutput) {
-  std::int64_t preemptions = 0;
-  std::int64_t finished = 0;
-  std::int64_t ahead = 0;
-  std::int64_t reused = 0;
+  Totals totals;
   std::uint32_t seed = 0;
   for (const std::int32_t block_tokens : {1, 3, 8}) {
     for (const std::int32_t window : {0, 1, 6}) {
@@ -189,23 +198,20 @@ TEST_P(Shortage, EveryRequestEndsWithItsOwnOutput) {
           ASSERT_FALSE(testing::Test::HasFatalFailure())
               << "block_tokens " << block_tokens << " window " << window << " batch " << batch
               << " cache " << cache;
-          preemptions += load.preemptions();
-          finished += load.finished();
-          reused += load.reused();
-          ahead += load.steps_ahead();
+          totals.add(load);
         }
       }
     }
   }
-  EXPECT_GT(finished, 3000);
-  EXPECT_GT(preemptions, GetParam() ? 20 : 300);
-  EXPECT_GT(reused, 3000);
-  EXPECT_EQ(ahead > 3000, GetParam()) << ahead;
+  EXPECT_GT(totals.finished, 3000);
+  EXPECT_GT(totals.preemptions, GetParam() ? 20 : 300);
+  EXPECT_GT(totals.reused, 3000);
+  EXPECT_EQ(totals.ahead > 3000, GetParam()) << totals.ahead;
 }
 
 // Seven tenths of a block's bytes go behind a window. Forks keep them.
 TEST_P(Shortage, OverBlocksThatLoseTheirWindowPartsToo) {
-  std::int64_t preemptions = 0, finished = 0, reused = 0, ahead = 0;
+  Totals totals;
   std::uint32_t seed = 200;
   for (const std::int32_t block_tokens : {1, 3, 8}) {
     for (const std::int32_t window : {1, 6, 9}) {
@@ -223,24 +229,21 @@ TEST_P(Shortage, OverBlocksThatLoseTheirWindowPartsToo) {
           ASSERT_FALSE(testing::Test::HasFatalFailure())
               << "block_tokens " << block_tokens << " window " << window << " batch " << batch
               << " cache " << cache;
-          preemptions += load.preemptions();
-          finished += load.finished();
-          reused += load.reused();
-          ahead += load.steps_ahead();
+          totals.add(load);
         }
       }
     }
   }
-  EXPECT_GT(finished, 2000);
-  EXPECT_GT(preemptions, GetParam() ? 5 : 50);
-  EXPECT_GT(reused, 1000);
-  EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
+  EXPECT_GT(totals.finished, 2000);
+  EXPECT_GT(totals.preemptions, GetParam() ? 5 : 50);
+  EXPECT_GT(totals.reused, 1000);
+  EXPECT_EQ(totals.ahead > 1000, GetParam()) << totals.ahead;
 }
 
 // Rows of a block that is not full lie in an open block of twice the bytes. Some slabs stay with
 // these; the pool has blocks for about two of six requests.
 TEST_P(Shortage, OverBlocksThatAreStoredWhenTheyAreFullToo) {
-  std::int64_t preemptions = 0, finished = 0, reused = 0, ahead = 0;
+  Totals totals;
   std::uint32_t seed = 100;
   for (const std::int32_t block_tokens : {1, 3, 8}) {
     for (const std::int32_t standing : {14, 3}) {
@@ -261,18 +264,15 @@ TEST_P(Shortage, OverBlocksThatAreStoredWhenTheyAreFullToo) {
           ASSERT_FALSE(testing::Test::HasFatalFailure())
               << "block_tokens " << block_tokens << " standing " << standing << " batch " << batch
               << " cache " << cache;
-          preemptions += load.preemptions();
-          finished += load.finished();
-          reused += load.reused();
-          ahead += load.steps_ahead();
+          totals.add(load);
         }
       }
     }
   }
-  EXPECT_GT(finished, 1500);
-  EXPECT_GT(preemptions, GetParam() ? 3 : 20);
-  EXPECT_GT(reused, 500);
-  EXPECT_EQ(ahead > 1000, GetParam()) << ahead;
+  EXPECT_GT(totals.finished, 1500);
+  EXPECT_GT(totals.preemptions, GetParam() ? 3 : 20);
+  EXPECT_GT(totals.reused, 500);
+  EXPECT_EQ(totals.ahead > 1000, GetParam()) << totals.ahead;
 }
 
 TEST_P(Shortage, EveryRequestEndsWithItsOwnOutputUnderEveryPolicy) {
