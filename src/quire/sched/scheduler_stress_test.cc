@@ -165,7 +165,7 @@ class RandomLoad {
   std::int64_t preemptions_ = 0;
 };
 
-// What the loads of a test came to.
+// Counts of all loads of a test.
 struct Totals {
   std::int64_t preemptions = 0, finished = 0, reused = 0, ahead = 0;
 
