@@ -61,9 +61,9 @@ MODES = {
     "anchored, state of system text": Mode("anchored", "sys"),
     "anchored, no state": Mode("anchored", "zero"),
     # An engine runs layers 0 to n - 1 and takes K, V and maps of layers 0 to n from that.
-    "layers 0-2": Mode("anchored", afresh=3),
-    "layers 0-3": Mode("anchored", afresh=4),
-    "layers 0-8": Mode("anchored", afresh=8),
+    "layers 0-2": Mode("anchored", place="stored", afresh=3),
+    "layers 0-3": Mode("anchored", place="stored", afresh=4),
+    "layers 0-8": Mode("anchored", place="stored", afresh=8),
 }
 
 

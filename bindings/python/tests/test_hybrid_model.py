@@ -9,8 +9,9 @@ import pytest
 import quire
 
 MODEL = pathlib.Path(__file__).resolve().parents[3] / "models" / "hybrid" / "model"
-# 6 of 8 layers carry a state. Maps are stored in 16 bits, KV in 32; sums are in another order than PyTorch's.
-TOLERANCE = {"exact": 2e-3, "anchored": 2e-2, "independent": 2e-2, "layers 0-3": 2e-2}
+# KV and maps are stored in 32 bits, as `dtype` says; sums are in another order than PyTorch's.
+MODES = ("exact", "anchored", "independent", "layers 0-3")
+TOLERANCE = 2e-4
 OPTIONS = {"layers 0-3": {"mode": "blend", "recompute_layers": (0, 3)}}
 
 
@@ -35,14 +36,14 @@ def register(llm, prompt):
             "query_chunk_id": llm.register_chunk(query, "query")}
 
 
-@pytest.mark.parametrize("mode", TOLERANCE)
+@pytest.mark.parametrize("mode", MODES)
 def test_logits_of_the_trained_hybrid_are_those_of_the_reference(hybrid, prompts, mode):
     for prompt in prompts[::3]:
         ids = register(hybrid, prompt)
         logits = hybrid.logits_from_chunks(**ids, **OPTIONS.get(mode, {"mode": mode}))
         expected = prompt[mode]
         assert int(np.argmax(logits[-1])) == expected["ids"][0]
-        assert np.abs(logits[-1][expected["ids"]] - expected["logits"]).max() < TOLERANCE[mode]
+        assert np.abs(logits[-1][expected["ids"]] - expected["logits"]).max() < TOLERANCE
         hybrid.clear_chunks()
 
 

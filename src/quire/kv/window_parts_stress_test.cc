@@ -48,7 +48,9 @@ class WindowStress {
     : kind < 79 ? rollback(id)
     : kind < 89 ? close(id)
     : kind < 93 ? drop_kv()
-    : kind < 96 ? reattach(id)
+    : kind < 94 ? reattach(id)
+    : kind < 95 ? exchange(id)
+    : kind < 97 ? reserve(id)
     : kind < 98 ? seal(id)
     : kind < 99 ? change(id)
                 : (void)ledger_.cache().clear();
@@ -80,6 +82,8 @@ class WindowStress {
   [[nodiscard]] std::int64_t owed() const { return owed_; }
   [[nodiscard]] std::int64_t refused() const { return refused_; }
   [[nodiscard]] std::int64_t changed() const { return changed_; }
+  [[nodiscard]] std::int64_t reserved() const { return reserved_; }
+  [[nodiscard]] std::int64_t exchanged() const { return exchanged_; }
 
  private:
   int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint32_t>(bound)); }
@@ -248,6 +252,23 @@ class WindowStress {
     changed_ += ledger_.sequences().set_behind_window(id, past) ? 1 : 0;
   }
 
+  void reserve(SeqId id) {
+    reserved_ += ledger_.sequences().reserve(id, 1 + below(120)).ok() ? 1 : 0;
+  }
+
+  // Gives a sequence the blocks of a fork with room, as a right branch of a guess does.
+  void exchange(SeqId id) {
+    const SeqId copy = ledger_.sequences().fork(id);
+    const std::int32_t count = below(2 * config_.block_tokens);
+    if (ledger_.sequences().extend(copy, count).ok()) {
+      copy_blocks();
+      ruin_lost();
+      ledger_.sequences().exchange_kv(id, copy);
+      ++exchanged_;
+    }
+    ledger_.sequences().close(copy);
+  }
+
   void seal(SeqId id) {
     const auto segment = ledger_.segments().seal(id);
     if (segment.ok()) {
@@ -285,6 +306,8 @@ class WindowStress {
   std::int64_t owed_ = 0;
   std::int64_t refused_ = 0;
   std::int64_t changed_ = 0;
+  std::int64_t reserved_ = 0;
+  std::int64_t exchanged_ = 0;
 };
 
 class WindowPartsStress : public testing::TestWithParam<std::int32_t> {};
@@ -292,6 +315,7 @@ class WindowPartsStress : public testing::TestWithParam<std::int32_t> {};
 TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
   LedgerCounts counts;
   std::int64_t handed_over = 0, owed = 0, refused = 0, changed = 0;
+  std::int64_t reserved = 0, exchanged = 0;
   for (std::uint32_t seed = 0; seed < base::test_length(40U, 8U); ++seed) {
     WindowStress stress({.num_blocks = 18,
                          .block_tokens = 4,
@@ -311,6 +335,8 @@ TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
     owed += stress.owed();
     refused += stress.refused();
     changed += stress.changed();
+    reserved += stress.reserved();
+    exchanged += stress.exchanged();
     stress.close_all();
   }
   EXPECT_GT(counts.tokens_reused, 0);
@@ -320,6 +346,8 @@ TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
   EXPECT_GT(owed, 0);
   EXPECT_GT(refused, 0);
   EXPECT_GT(changed, 0);
+  EXPECT_GT(reserved, 0);
+  EXPECT_GT(exchanged, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, WindowPartsStress, testing::Values(1, 3, 8, 13),
