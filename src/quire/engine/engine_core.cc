@@ -258,18 +258,8 @@ Result<std::int64_t> open_draft(const ModelBundle& bundle, const tensor::KVGeome
                                 std::int64_t budget, const DraftSetting& setting,
                                 std::unique_ptr<DraftModel>& draft) {
   const EngineOptions& options = setting.options;
-  if (options.device != "cpu" && options.speculation.width > 1) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message = "speculate: a \"width\" above 1 computes on the CPU alone; use 1"};
-  }
   if (options.speculation.method != drafts::Method::kDraft) {
     return 0;
-  }
-  if (options.device != "cpu") {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message =
-                     "speculate: the method \"draft\" computes on the CPU alone; use "
-                     "\"ngram\" or \"suffix\""};
   }
   QUIRE_TRY(draft,
             DraftModel::open(setting.context, options.speculation, options.model.dtype, bundle));

@@ -98,6 +98,23 @@ SchedulingOptions scheduling_of(const LLMOptions& options) {
   return scheduling;
 }
 
+// Checks what a device can do of speculation.
+Status check_speculation(const drafts::SpeculationOptions& speculation, std::string_view device) {
+  if (device == "cpu") {
+    return {};
+  }
+  if (speculation.method == drafts::Method::kDraft) {
+    return {ErrorCode::kUnsupported,
+            "speculate: the method \"draft\" computes on the CPU alone; use \"ngram\" or "
+            "\"suffix\""};
+  }
+  if (speculation.width > 1) {
+    return {ErrorCode::kUnsupported,
+            "speculate: a \"width\" above 1 computes on the CPU alone; use 1"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_options(const LLMOptions& options) {
@@ -140,8 +157,8 @@ Status check_options(const LLMOptions& options) {
     return out_of_range("kv_budget", options.kv_budget_bytes, "a positive number of bytes");
   }
   QUIRE_TRY_STATUS(check_scheduling(options));
-  QUIRE_TRY([[maybe_unused]] const auto speculation, drafts::speculation_of(options));
-  return {};
+  QUIRE_TRY(const drafts::SpeculationOptions speculation, drafts::speculation_of(options));
+  return check_speculation(speculation, options.device);
 }
 
 EngineOptions to_engine_options(const LLMOptions& options) {
