@@ -72,13 +72,7 @@ class World {
     sequences_.add_blocks(held);
     chunks_.add_blocks(held);
     contexts_.add_blocks(held);
-    // A thread that reads in the background holds the blocks of its load a moment longer.
-    const auto expected = held.size() + contexts_.num_blocks();
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    do {
-      site_.in_use = static_cast<std::int64_t>(stat(site_.llm, "blocks_in_use"));
-    } while (site_.in_use != expected && std::chrono::steady_clock::now() < until);
-    ASSERT_EQ(site_.in_use, expected);
+    expect_blocks_in_use(held.size() + contexts_.num_blocks());
     ASSERT_FALSE(testing::Test::HasFailure());
   }
 
@@ -86,7 +80,7 @@ class World {
     sequences_.clear();
     chunks_.clear();
     contexts_.clear();
-    ASSERT_EQ(stat(site_.llm, "blocks_in_use"), 0);
+    expect_blocks_in_use(0);
     ASSERT_EQ(stat(site_.llm, "requests_running"), 0);
   }
 
@@ -97,6 +91,15 @@ class World {
   }
 
  private:
+  // Waits, since a thread that reads in the background holds the blocks of its load a moment longer.
+  void expect_blocks_in_use(std::int64_t expected) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    do {
+      site_.in_use = static_cast<std::int64_t>(stat(site_.llm, "blocks_in_use"));
+    } while (site_.in_use != expected && std::chrono::steady_clock::now() < until);
+    EXPECT_EQ(site_.in_use, expected);
+  }
+
   // Counts all blocks from their holders (kv/README.md).
   void check_holders() {
     const auto runtime = site_.llm.llm().impl().open().value();
