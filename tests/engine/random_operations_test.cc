@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -91,12 +90,9 @@ class World {
   }
 
  private:
-  // Waits, since a thread that reads in the background holds the blocks of its load a moment longer.
   void expect_blocks_in_use(std::int64_t expected) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    do {
-      site_.in_use = static_cast<std::int64_t>(stat(site_.llm, "blocks_in_use"));
-    } while (site_.in_use != expected && std::chrono::steady_clock::now() < until);
+    site_.in_use = static_cast<std::int64_t>(
+        settled_stat(site_.llm, "blocks_in_use", static_cast<double>(expected)));
     EXPECT_EQ(site_.in_use, expected);
   }
 

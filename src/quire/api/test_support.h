@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <ios>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -99,6 +101,19 @@ inline double stat(const LLM& llm, const std::string& name) {
 }
 
 inline double stat(ChunkedLLM& llm, const std::string& name) { return stat(llm.llm(), name); }
+
+// Returns the statistic, once it is `wanted` or 20 seconds have passed: a thread that reads in the
+// background holds what it reads into a moment longer than whoever asked for it.
+template <class Model>
+double settled_stat(Model& llm, const std::string& name, double wanted) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  double value = stat(llm, name);
+  while (value != wanted && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+    value = stat(llm, name);
+  }
+  return value;
+}
 
 // Returns the largest difference, relative to the largest logit of `a`.
 inline double distance(const std::vector<float>& a, const std::vector<float>& b) {

@@ -759,7 +759,7 @@ def add_oss_experts(writer, name, weight, quantised):
             add_bf16(writer, target, rows.transpose(1, 2))
 
 
-def save_gguf(model, config, path, arch):
+def save_gguf(model, config, path, arch, add_tokens=None):
     writer = gguf.GGUFWriter(path, arch)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rope = getattr(config, "rope_parameters", None) or dict(rope_type="default", rope_theta=10000.0)
@@ -780,8 +780,8 @@ def save_gguf(model, config, path, arch):
     elif arch == "gemma4":
         writer.add_feed_forward_length([layer.mlp.intermediate_size for layer in model.model.layers])
     elif arch != "qwen35moe":
-        inner = next(w.shape[0] for n, w in model.state_dict().items() if n.endswith((
-            "gate_proj.weight", "w1.weight", "gate_up_proj.weight")))
+        inner = next((w.shape[0] for n, w in model.state_dict().items() if n.endswith((
+            "gate_proj.weight", "w1.weight", "gate_up_proj.weight"))), config.intermediate_size)
         writer.add_feed_forward_length(inner // (2 if arch == "phi3" else 1))
     writer.add_head_count(config.num_attention_heads)
     kv_heads = config.num_key_value_heads
@@ -802,6 +802,8 @@ def save_gguf(model, config, path, arch):
     writer.add_rope_dimension_count(int(rotated * share))
     writer.add_uint32("tokenizer.ggml.eos_token_id", config.eos_token_id)
     add_switches(writer, config, arch, rope)
+    if add_tokens:
+        add_tokens(writer)
     for name, weight in model.state_dict().items():
         if config.tie_word_embeddings and name == "lm_head.weight":
             continue
