@@ -378,7 +378,7 @@ bool Context::computes(runtime::Runtime& runtime, const Item& item) const {
   return computable(item) && !runtime.tiers().reload_policy().reads_next();
 }
 
-Status Context::compute(runtime::Runtime& runtime, Item& item, const Interrupt& interrupted) {
+Result<std::vector<Item*>> Context::parents_of(const Item& item) const {
   std::vector<Item*> parents;
   for (const std::string& parent : item.info.parents) {
     Item* known = items_.find_id(parent);
@@ -390,14 +390,16 @@ Status Context::compute(runtime::Runtime& runtime, Item& item, const Interrupt& 
     }
     parents.push_back(known);
   }
+  return parents;
+}
+
+Status Context::compute(runtime::Runtime& runtime, Item& item, const Interrupt& interrupted) {
+  QUIRE_TRY(const std::vector<Item*> parents, parents_of(item));
   QUIRE_TRY(std::vector<sequences::BlockRun> runs, runs_of(runtime, parents, interrupted));
   if (item.borrows && !runs.empty()) {
     --runs.back().tokens;
   }
-  QUIRE_TRY(const sequences::StateRef state,
-            runtime.sequences().open(runs, item.info.token_ids, interrupted,
-                                     ReuseGrade::kApproximate, whose()));
-  QUIRE_TRY(item.device, runtime.sequences().hold(state, interrupted));
+  QUIRE_TRY(item.device, runtime.sequences().hold(runs, item.info.token_ids, interrupted, whose()));
   tokens_computed_ += std::ssize(item.info.token_ids);
   return {};
 }

@@ -109,6 +109,8 @@ class Context {
   [[nodiscard]] Status fetch_or_compute(runtime::Runtime& runtime, Item& item,
                                         const Interrupt& interrupted);
   [[nodiscard]] Status compute(runtime::Runtime& runtime, Item& item, const Interrupt& interrupted);
+  // Returns what the item has seen. kNotFound where a part of it was erased.
+  [[nodiscard]] Result<std::vector<Item*>> parents_of(const Item& item) const;
   [[nodiscard]] Result<std::vector<sequences::BlockRun>> runs_of(runtime::Runtime& runtime,
                                                                  std::span<Item* const> items,
                                                                  const Interrupt& interrupted);
@@ -164,7 +166,18 @@ class Context {
                                           std::span<Item* const> before,
                                           std::span<const sequences::BlockRun> runs,
                                           const Asking& asking);
-  [[nodiscard]] Result<ContextAnswer> infer_anchored(runtime::Runtime& runtime, const Turn& turn,
+  // Makes the last token of the runs the turn's opening, which has none yet, where layers carry a
+  // state: no token is run twice there. Returns the KV of the last item without that token.
+  [[nodiscard]] Result<tiers::HeldRef> split_last(runtime::Runtime& runtime, const Item& last,
+                                                  Turn& turn,
+                                                  std::vector<sequences::BlockRun>& runs,
+                                                  const Interrupt& interrupted);
+  // Holds the KV of an answer, which stands behind the items.
+  [[nodiscard]] Result<tiers::HeldRef> hold_answer(runtime::Runtime& runtime,
+                                                   const sequences::StateRef& state,
+                                                   std::span<const sequences::BlockRun> items,
+                                                   std::int64_t opening, const Asking& asking);
+  [[nodiscard]] Result<ContextAnswer> infer_anchored(runtime::Runtime& runtime, Turn turn,
                                                      Asking asking);
   [[nodiscard]] Result<ContextAnswer> infer_exact(runtime::Runtime& runtime, const Turn& turn,
                                                   Asking asking);

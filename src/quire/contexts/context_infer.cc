@@ -225,18 +225,53 @@ Result<Item> Context::prefill_turn(runtime::Runtime& runtime, const Turn& turn,
   Item user = make_item(runtime, ItemKind::kUser, turn.user, before);
   user.info.text = turn.text;
   QUIRE_TRY_STATUS(with_room(runtime, [&]() -> Status {
-    QUIRE_TRY(const sequences::StateRef state,
-              runtime.sequences().open(runs, turn.user, asking.interrupted,
-                                       ReuseGrade::kApproximate, asking.options));
-    QUIRE_TRY(user.device, runtime.sequences().hold(state, asking.interrupted));
+    QUIRE_TRY(user.device,
+              runtime.sequences().hold(runs, turn.user, asking.interrupted, asking.options));
     return {};
   }));
   touch(user);
   return user;
 }
 
-Result<ContextAnswer> Context::infer_anchored(runtime::Runtime& runtime, const Turn& turn,
-                                              Asking asking) {
+Result<tiers::HeldRef> Context::split_last(runtime::Runtime& runtime, const Item& last, Turn& turn,
+                                           std::vector<sequences::BlockRun>& runs,
+                                           const Interrupt& interrupted) {
+  std::span<const TokenId> tokens = last.info.token_ids;
+  turn.opening = {tokens.back()};
+  runs.pop_back();
+  tiers::HeldRef before;
+  if (tokens.size() == 1) {
+    return before;
+  }
+  tokens = tokens.first(tokens.size() - 1);
+  QUIRE_TRY(const std::vector<Item*> parents, parents_of(last));
+  QUIRE_TRY(const auto seen, runs_of(runtime, parents, interrupted));
+  QUIRE_TRY_STATUS(with_room(runtime, [&]() -> Status {
+    QUIRE_TRY(before, runtime.sequences().hold(seen, tokens, interrupted, whose()));
+    return {};
+  }));
+  tokens_computed_ += std::ssize(tokens);
+  runs.push_back(sequences::run_of(before));
+  return before;
+}
+
+// Where layers carry a state the answer is computed once more, all of it behind whole items. So it
+// has maps on states.
+Result<tiers::HeldRef> Context::hold_answer(runtime::Runtime& runtime,
+                                            const sequences::StateRef& state,
+                                            std::span<const sequences::BlockRun> items,
+                                            std::int64_t opening, const Asking& asking) {
+  const Interrupt interrupted = asking.stopped ? Interrupt() : asking.interrupted;
+  if (!runtime.chunks().core().has_states()) {
+    return runtime.sequences().hold(state, interrupted);
+  }
+  const auto tokens =
+      std::span(state->tokens).subspan(static_cast<std::size_t>(state->segment_tokens + opening));
+  tokens_computed_ += std::ssize(tokens);
+  return runtime.sequences().hold(items, tokens, interrupted, asking.options);
+}
+
+Result<ContextAnswer> Context::infer_anchored(runtime::Runtime& runtime, Turn turn, Asking asking) {
   const SamplingParams params = asking.params;
   const Interrupt& interrupted = asking.interrupted;
   std::vector<Item*> before = active_items(false);
@@ -251,8 +286,17 @@ Result<ContextAnswer> Context::infer_anchored(runtime::Runtime& runtime, const T
     before.push_back(&*user);
     runs.push_back(sequences::run_of(user->device));
   }
-  const ReuseGrade grade = sees_all(before) ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
-  const bool borrows = turn.opening.empty() && !before.empty();
+  const bool has_states = runtime.chunks().core().has_states();
+  const ReuseGrade grade =
+      sees_all(before) && !has_states ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
+  const bool goes_on = turn.opening.empty() && !before.empty();  // behind no generation prompt
+  const bool borrows = goes_on && !has_states;
+  const std::vector<sequences::BlockRun> items = runs;
+  tiers::HeldRef last;
+  if (goes_on && has_states) {
+    QUIRE_TRY(last, split_last(runtime, *before.back(), turn, runs, interrupted));
+    cached -= user ? 0 : items.back().tokens;
+  }
   cached -= borrows && !user ? 1 : 0;
   Generated generated;
   Item output;
@@ -260,8 +304,8 @@ Result<ContextAnswer> Context::infer_anchored(runtime::Runtime& runtime, const T
     QUIRE_TRY(const sequences::StateRef state,
               runtime.sequences().open(runs, turn.opening, interrupted, grade, asking.options));
     QUIRE_TRY(generated, generate(runtime, state, cached, asking));
-    QUIRE_TRY(output.device, runtime.sequences().hold(generated.state,
-                                                      asking.stopped ? Interrupt() : interrupted));
+    QUIRE_TRY(output.device,
+              hold_answer(runtime, generated.state, items, goes_on && has_states ? 1 : 0, asking));
     return {};
   }));
   const tiers::HeldRef held = output.device;

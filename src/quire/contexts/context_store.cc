@@ -174,7 +174,9 @@ Status Context::save_retention(const std::string& id, const ItemRetention& reten
 Result<kv_store::KVFile> Context::open_kv(const Item& item) const {
   QUIRE_TRY(kv_store::Store* const store, need_store());
   QUIRE_TRY(kv_store::KVFile file, store->objects().open(item.info.id));
-  if (!kv_store::holds_tokens(file.content(), item.info.token_ids)) {
+  const auto runtime = runtime_.lock();
+  const bool with_maps = runtime != nullptr && runtime->chunks().core().has_states();
+  if (!tiers::holds_segment(file, item.info.token_ids, with_maps)) {
     return {ErrorCode::kCorrupt,
             base::str_cat("the object of item ", item.info.id, " holds other tokens")};
   }

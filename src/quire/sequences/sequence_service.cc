@@ -18,6 +18,7 @@
 #include "quire/chunk_types.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/chunks/composition_planner.h"
+#include "quire/chunks/mapped_run.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
@@ -263,6 +264,42 @@ Result<StateRef> SequenceService::append(const StateRef& state, std::span<const 
   }
   QUIRE_TRY_STATUS(drafts_.check(std::ssize(state->tokens), tokens));
   return compute([&] { return drafts_.next(*state, tokens, options); }, interrupted, options);
+}
+
+Result<tiers::HeldRef> SequenceService::hold(std::span<const BlockRun> runs,
+                                             std::span<const TokenId> tokens,
+                                             const Interrupt& interrupted,
+                                             const RequestOptions& options) {
+  if (!chunks_.core().has_states()) {
+    QUIRE_TRY(const StateRef state,
+              open(runs, tokens, interrupted, ReuseGrade::kApproximate, options));
+    return hold(state, interrupted);
+  }
+  QUIRE_TRY_STATUS(engine::SessionService::check_user(options));
+  QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
+  QUIRE_TRY(const RequestOptions whose, with_salt_of(runs, options));
+  QUIRE_TRY(const auto mapped, chunks::MappedRun::make(engine_, tiers_, std::ssize(tokens)));
+  const auto begin = [&]() -> Result<std::shared_ptr<engine::Channel>> {
+    std::vector<TokenId> tail(tokens.begin(), tokens.end());
+    tail.push_back(tokens.back());  // a draft leaves its last token to whoever goes on
+    QUIRE_TRY(const SequenceDraft draft, drafts_.behind(runs, std::move(tail)));
+    if (const Status room = mapped->hold_room(draft.sequence); !room.ok()) {
+      engine_.core().ledger.sequences().close(draft.sequence);
+      return room.error();
+    }
+    engine::NewRequest request{.kind = engine::RequestKind::kPrefill,
+                               .session = whose.session,
+                               .salt = engine_.salt_of(whose.salt),
+                               .urgency = engine::urgency_of(whose)};
+    request.params.max_tokens = 0;
+    request.composed.emplace().sequence = draft.sequence;
+    request.observer = mapped;
+    return start(std::move(request));
+  };
+  QUIRE_TRY(const auto channel,
+            engine_.thread().ask_for_blocks<std::shared_ptr<engine::Channel>>(begin));
+  QUIRE_TRY_STATUS(await(engine_, *channel, interrupted));
+  return mapped->kept();
 }
 
 Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interrupt& interrupted) {

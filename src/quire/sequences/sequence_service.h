@@ -113,7 +113,14 @@ class SequenceService {
 
   // Finds the meaning of handles of blocks.
   [[nodiscard]] BlockRuns& runs() { return runs_; }
+  // Holds the KV of `tokens` behind the runs, each of which is held or a chunk's whole KV where the
+  // model's layers carry a state. There its maps on states are kept too. Errors of open().
+  [[nodiscard]] Result<tiers::HeldRef> hold(std::span<const BlockRun> runs,
+                                            std::span<const TokenId> tokens,
+                                            const Interrupt& interrupted,
+                                            const RequestOptions& options);
   // Holds the KV of all that the state has of its own. Computes that of the last token.
+  // kIncompatible where the model's layers carry a state.
   [[nodiscard]] Result<tiers::HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
   // Returns a state of the same tokens that keeps KV of all layers for all of them. Computes what a
   // window of some layers has freed, with the same bits.
