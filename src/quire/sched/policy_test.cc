@@ -672,6 +672,23 @@ TEST(Gap, PromptsAreCutWhileOthersGenerateAndOnlyThen) {
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(20, 50), 2, 0));
 }
 
+TEST(Gap, APlainStepIsTheMarginForLateSteps) {
+  const auto rows_at = [](double lateness) {
+    FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.100});
+    engine.scheduler.set_pace({.fixed_seconds = 0.009,
+                               .row_seconds = 0.001,
+                               .measured_rows = 1000,
+                               .lateness = lateness});
+    EXPECT_TRUE(engine.submit(1, tokens(2, 0), 4).ok());
+    EXPECT_TRUE(engine.step().ok());
+    EXPECT_TRUE(engine.submit(2, tokens(300, 50), 2).ok());
+    return engine.scheduler.plan().runs.back().count;
+  };
+  EXPECT_EQ(rows_at(0), 90) << "0.100 less a plain step of 0.010";
+  EXPECT_EQ(rows_at(0.0999), 90);
+  EXPECT_EQ(rows_at(0.375), 70) << "0.080, which is late by 0.030";
+}
+
 TEST(Gap, APromptGoesOnByOneRowHoweverShortTheTimeIs) {
   FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.001});
   engine.scheduler.set_pace({.fixed_seconds = 0.5, .row_seconds = 0.5, .measured_rows = 1000});
