@@ -156,10 +156,11 @@ class Planner {
   }
 
   // Returns the seconds that prompts may add to a step which takes `plain` seconds without them.
-  // Steps aim at the bound. Late ones may exceed it by another plain step.
+  // Steps aim at the bound. Late ones may exceed it by another plain step, of which half is kept,
+  // as nobody knows exactly how late they are.
   [[nodiscard]] double seconds_within_gap(double plain) const {
     const double bound = state_.config.max_gap_seconds;
-    return std::min(bound, (bound + plain) / (1 + state_.pace.lateness)) - plain;
+    return std::min(bound, (bound + plain / 2) / (1 + state_.pace.lateness)) - plain;
   }
 
   // Fits blocks to the first `keep` if the KV of `dropped` were gone. Returns false when one that

@@ -705,7 +705,7 @@ TEST(Gap, PromptsAreCutWhileOthersGenerateAndOnlyThen) {
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(20, 50), 2, 0));
 }
 
-TEST(Gap, APlainStepIsTheMarginForLateSteps) {
+TEST(Gap, HalfAPlainStepIsTheMarginForLateSteps) {
   const auto rows_at = [](double lateness) {
     FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.100});
     engine.scheduler.set_pace({.fixed_seconds = 0.009,
@@ -718,8 +718,8 @@ TEST(Gap, APlainStepIsTheMarginForLateSteps) {
     return engine.scheduler.plan().runs.back().count;
   };
   EXPECT_EQ(rows_at(0), 90) << "0.100 less a plain step of 0.010";
-  EXPECT_EQ(rows_at(0.0999), 90);
-  EXPECT_EQ(rows_at(0.375), 70) << "0.080, which is late by 0.030";
+  EXPECT_EQ(rows_at(0.0499), 90);
+  EXPECT_EQ(rows_at(0.2499), 74) << "0.084, which is late by 0.021";
 }
 
 TEST(Gap, APromptGoesOnByOneRowHoweverShortTheTimeIs) {
