@@ -8,6 +8,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +19,7 @@
 #include "forked_branches.h"
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
+#include "quire/drafter.h"
 #include "quire/llm.h"
 #include "quire/sequence.h"
 
@@ -101,6 +106,45 @@ TEST_P(StateModels, LearnWhereTextsBranch) {
 TEST_P(StateModels, GoTheirOwnWaysInForks) {
   LLM llm = open();
   expect_branches_equal_cold_runs(llm, 7, 60, cold_logits);
+}
+
+// Guesses what a model says next, in a branch beside a stem that is wrong from some token on.
+class RightBranches final : public Drafter {
+ public:
+  explicit RightBranches(LLM model) : model_(std::move(model)) {}
+  std::vector<TokenId> propose(std::span<const TokenId> /*tokens*/,
+                               std::int32_t /*most*/) override {
+    return {};
+  }
+  DraftTree propose_tree(std::span<const TokenId> tokens, std::int32_t most,
+                         std::int32_t /*most_in_tree*/) override {
+    const Ids right =
+        must(model_.generate(Ids(tokens.begin(), tokens.end()), greedy_to_length(most))).token_ids;
+    const std::size_t same = draws_() % right.size();
+    DraftTree tree;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      tree.tokens.push_back(i < same ? right[i] : std::abs(right[i] - 1));
+      tree.parents.push_back(static_cast<std::int32_t>(i) - 1);
+    }
+    for (std::size_t i = same; i < right.size(); ++i) {
+      tree.parents.push_back(static_cast<std::int32_t>(i == same ? i : tree.tokens.size()) - 1);
+      tree.tokens.push_back(right[i]);
+    }
+    return tree;
+  }
+
+ private:
+  LLM model_;
+  std::mt19937 draws_{4};
+};
+
+TEST_P(StateModels, GoTheirOwnWaysInForksByBranchesOfGuesses) {
+  LLM llm =
+      open({.block_tokens = 4,
+            .speculate = R"({"method": "custom", "max_tokens": 4, "width": 2, "adapt": false})",
+            .drafter = std::make_shared<RightBranches>(open())});
+  expect_branches_equal_cold_runs(llm, 7, 60, cold_logits);
+  EXPECT_GT(stat(llm, "branches_linked"), 5);
 }
 
 TEST_P(StateModels, EqualTheColdRunRolledBackToEveryLength) {

@@ -21,6 +21,7 @@ struct StepPoints {
     bool stays = false;  // several histories may go on from it
   };
   std::vector<model::StateRun> runs;
+  std::vector<model::StateBranch> branches;  // [branches of the step]
   std::vector<model::StateCapture> captures;
   std::vector<Kept> kept;
   std::vector<model::RightRows> right;  // assumed rows by which states are to advance

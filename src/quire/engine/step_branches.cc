@@ -26,26 +26,36 @@
 namespace quire::engine {
 namespace {
 
-// The rows of a batch that are left for branches, and the first of them.
+constexpr std::int64_t kCachedShare = 64;  // of so many blocks branches may evict one
+
+// Counts what a step has left for branches.
 struct BranchRoom {
   std::int64_t rows = 0;
-  std::int32_t next_row = 0;
+  std::int32_t next_row = 0;  // of the batch
+  std::int64_t cached = 0;    // blocks that may be evicted
 };
 
-// Returns whether the last certain row of a run fills a block that is stored in another format
-// then. Branches have no such block.
-bool fills_block(const kv::Ledger& ledger, const sched::ScheduledRun& run) {
-  return ledger.config().open_format().has_value() &&
-         (run.first + run.count - run.assumed) % ledger.config().block_tokens == 0;
+// Returns whether branches of a run have what the run itself has. They have no block that its last
+// certain row fills, if that is stored in another format then. Nor have they KV that still lies
+// beside a state.
+bool may_branch(kv::Ledger& ledger, const sched::ScheduledRun& run) {
+  const bool fills_block =
+      ledger.config().open_format().has_value() &&
+      (run.first + run.count - run.assumed) % ledger.config().block_tokens == 0;
+  return !fills_block && !ledger.points().lacks_tail(run.sequence);
 }
 
-// Opens a fork with room for `tokens` tokens, in blocks that are free.
-std::optional<SeqId> open_fork(kv::Ledger& ledger, SeqId sequence, std::int32_t tokens) {
-  const SeqId fork = ledger.sequences().fork(sequence);
+// Opens a fork with room for `tokens` tokens. It takes free blocks, and a few cached ones. Those
+// are free behind the step, so the next step's branches evict none.
+std::optional<SeqId> open_fork(kv::Ledger& ledger, SeqId sequence, std::int32_t tokens,
+                               BranchRoom& room) {
+  const SeqId fork = ledger.sequences().fork(sequence, kv::ForkedState::kNone);
   const sched::RoomNeed need = sched::RoomLeft(ledger).need_of(fork, tokens);
-  const bool fits = need.own <= ledger.counts().blocks_free &&
+  const std::int64_t evicted = std::max<std::int64_t>(need.own - ledger.counts().blocks_free, 0);
+  const bool fits = evicted <= room.cached && need.own <= ledger.blocks_available() &&
                     (need.open == 0 || need.open <= ledger.open_blocks_free());
   if (fits && ledger.sequences().extend(fork, tokens).ok()) {
+    room.cached -= evicted;
     return fork;
   }
   ledger.sequences().close(fork);
@@ -85,7 +95,7 @@ class BranchMaker {
                                            .assumed = branch.count},
                                   .ancestors = ancestors_of(branch)});
     const auto fork =
-        open_fork(step_.core.ledger, run_.sequence, certain() + branch.depth + branch.count);
+        open_fork(step_.core.ledger, run_.sequence, certain() + branch.depth + branch.count, room);
     if (!fork) {
       step_.now.branches.pop_back();
       return false;
@@ -128,17 +138,15 @@ void open_branches(Step& step) {
       !step.hooks->kv_gate->idle()) {
     return;
   }
-  if (step.core.ledger.points().exist()) {
-    return;  // a state goes on along one way
-  }
   BranchRoom room{.rows = step.speculation->rows_left,
-                  .next_row = static_cast<std::int32_t>(rows_of(step.now))};
+                  .next_row = static_cast<std::int32_t>(rows_of(step.now)),
+                  .cached = step.core.ledger.config().num_blocks / kCachedShare};
   std::int32_t first_row = 0;
   for (std::size_t i = 0; i < step.now.runs.size(); ++i) {
     const sched::ScheduledRun& run = step.now.runs[i];
     const std::vector<drafts::Branch> branches = drafts::branches_of(step.speculation->guesses[i]);
     const bool branches_off = branches.size() > 1 && branches.front().count == run.assumed;
-    if (branches_off && !fills_block(step.core.ledger, run)) {
+    if (branches_off && may_branch(step.core.ledger, run)) {
       BranchMaker maker(step, i, first_row);
       for (const drafts::Branch& branch : std::span(branches).subspan(1)) {
         if (!maker.add(branch, room)) {

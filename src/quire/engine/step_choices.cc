@@ -318,7 +318,7 @@ bool accept_sampled(Step& step, const sched::ScheduledRun& run, std::size_t inde
   }
   const auto right = static_cast<std::int32_t>(
       std::min(static_cast<std::size_t>(sampled.right), step.accepted.size()));
-  if (sampled.branch && right > step.now.branches[*sampled.branch].tokens.depth) {
+  if (sampled.branch) {  // its fork has the KV of all tokens on the way, wherever the output ends
     take_branch(step, run, step.now.branches[*sampled.branch]);
   }
   step.core.scheduler.complete(run, std::span<const TokenId>(step.accepted));

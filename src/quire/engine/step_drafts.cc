@@ -34,8 +34,7 @@ drafts::PlainStep plain_step(const Step& step) {
     plain.tokens += run.samples ? 1 : 0;
     plain.may_guess += run.samples && run.count == 1 ? 1 : 0;
   }
-  // Models with states have no branches (step_branches.cc).
-  plain.width = step.core.ledger.points().exist() ? 1 : step.speculation->options().width;
+  plain.width = step.speculation->options().width;
   return plain;
 }
 

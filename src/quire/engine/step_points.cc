@@ -130,6 +130,24 @@ Status add_run(Step& step, const sched::ScheduledRun& run, ActiveRequest* reques
   return {};
 }
 
+// Adds the branches of the runs, which stand run by run.
+void add_branches(StepPoints& points, const RunningStep& running) {
+  points.branches.clear();
+  for (const StepBranch& branch : running.branches) {
+    const auto assumed = static_cast<std::size_t>(branch.tokens.depth);
+    points.branches.push_back({.ancestors = std::span(branch.ancestors).last(assumed),
+                               .first_row = branch.first_row,
+                               .num_rows = branch.rows.count});
+  }
+  for (std::size_t begin = 0, end = 0; begin < points.branches.size(); begin = end) {
+    const std::size_t run = running.branches[begin].run;
+    while (end < points.branches.size() && running.branches[end].run == run) {
+      ++end;
+    }
+    points.runs[run].branches = std::span(points.branches).subspan(begin, end - begin);
+  }
+}
+
 }  // namespace
 
 Result<bool> compose_state(EngineCore& core, SeqId sequence, std::int32_t to) {
@@ -183,6 +201,7 @@ Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& b
     QUIRE_TRY_STATUS(add_run(step, run, running.requests[i], first_row));
     first_row += run.count;
   }
+  add_branches(points, running);
   std::size_t next = 0;
   for (model::StateRun& run : points.runs) {
     const std::size_t begin = next;
@@ -199,7 +218,10 @@ Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& b
 
 void note_right_rows(Step& step, std::size_t index, std::int32_t count) {
   if (count > 0 && step.core.ledger.points().exist()) {
-    step.points.right.push_back({.run = static_cast<std::int32_t>(index), .count = count});
+    const std::optional<std::size_t> branch = step.sampled[index].branch;
+    step.points.right.push_back({.run = static_cast<std::int32_t>(index),
+                                 .count = count,
+                                 .branch = branch ? &step.points.branches[*branch] : nullptr});
   }
 }
 

@@ -27,7 +27,7 @@ namespace quire::engine {
 // Tells the batch where the states of its runs are, and puts KV into blocks that begin at a point.
 // Fails as PagedPool::write_blocks does.
 [[nodiscard]] Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch);
-// Notes that the first `count` assumed rows of run `index` are right.
+// Notes that the first `count` assumed rows that run `index` has taken are right.
 void note_right_rows(Step& step, std::size_t index, std::int32_t count);
 // Advances the states of a booked step by the rows that were noted. Call it before anything reads a
 // state.

@@ -40,7 +40,7 @@ struct LedgerState {
   // Attaches the longest cached prefix to a sequence without KV. Returns its number of tokens.
   std::int32_t reattach(SeqId id);
 
-  // Returns the states of a sequence; null where the model has none.
+  // Returns the states of a sequence; null where the model has none, or a fork has left it out.
   [[nodiscard]] SequenceStates* states_of(SeqId id) {
     const auto found = sequence_states.find(id.value);
     return found == sequence_states.end() ? nullptr : &found->second;

@@ -32,7 +32,8 @@ std::int32_t RestorePoints::states_freed_by_drop(std::span<const SeqId> ids) con
 }
 
 std::int32_t RestorePoints::states_needed(SeqId id) const {
-  return state_->states_of(id)->needs_one() ? 1 : 0;
+  const SequenceStates* states = state_->states_of(id);
+  return states != nullptr && states->needs_one() ? 1 : 0;
 }
 
 RestorePoints::Places RestorePoints::places(SeqId id) const {

@@ -170,9 +170,11 @@ void Sequences::advance(SeqId id, std::int32_t count) {
 
 void Sequences::append(SeqId id, TokenId token) { state_->sequence(id).append(token); }
 
-SeqId Sequences::fork(SeqId id) {
+SeqId Sequences::fork(SeqId id, ForkedState state) {
   const SeqId copy = state_->add(state_->sequence(id).fork());
-  if (SequenceStates* states = state_->states_of(copy)) {
+  if (state == ForkedState::kNone) {
+    state_->sequence_states.erase(copy.value);
+  } else if (SequenceStates* states = state_->states_of(copy)) {
     *states = state_->states_of(id)->fork();
   }
   return copy;
@@ -183,7 +185,7 @@ void Sequences::exchange_kv(SeqId a, SeqId b) {
   Sequence& other = state_->sequence(b);
   QUIRE_CHECK(one.tokens().size() == other.tokens().size() &&
                   one.num_computed() == other.num_computed() &&
-                  one.open().format == other.open().format && !state_->states.exist(),
+                  one.open().format == other.open().format,
               "sequences exchange the KV of other tokens");
   one.exchange_kv(other);
 }

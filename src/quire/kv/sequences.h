@@ -24,6 +24,9 @@ namespace quire::kv {
 
 struct LedgerState;
 
+// Says what a fork does with the state of its original, where the model has some.
+enum class ForkedState : std::uint8_t { kShared, kNone };
+
 class Sequences {
  public:
   // Borrows `state`.
@@ -76,15 +79,17 @@ class Sequences {
 
   // Opens another sequence with the same tokens, KV and salt. It shares every block, the open tail
   // too. Room made by extend and the session stay with the original.
-  [[nodiscard]] SeqId fork(SeqId id);
+  // One that has no state may be extended, and then closed or given to exchange_kv, and nothing
+  // else.
+  [[nodiscard]] SeqId fork(SeqId id, ForkedState state = ForkedState::kShared);
   // Cuts tokens and KV to `length` tokens; the blocks behind return. Fails with kInvalidArgument
   // outside [0, tokens], or when the window has freed a block that is needed. Where blocks are
   // written when they are full, KV of a length inside of such a block ends before it. The tokens
   // from there on are computed again, with the same bits. So are those behind the last length whose
   // window is there.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
-  // Exchanges the blocks of two sequences, and the room in them. Precondition: one is a fork of the
-  // other, neither has tokens or KV that the other lacks, and they have no states.
+  // Exchanges the blocks of two sequences, and the room in them. States stay where they are.
+  // Precondition: one is a fork of the other, and neither has tokens or KV that the other lacks.
   void exchange_kv(SeqId a, SeqId b);
   // Closes every sequence opened since `mark`. Allocates nothing.
   void close_since(LedgerMark mark);

@@ -94,6 +94,27 @@ TEST_F(StatesOfALedger, APromptGoesOnFromTheLastPointBeforeItsLastToken) {
   EXPECT_TRUE(ledger_.check().ok()) << ledger_.check().error().message;
 }
 
+TEST_F(StatesOfALedger, AForkWithoutStateTakesNoneAndExchangesBlocks) {
+  Sequences sequences = ledger_.sequences();
+  const SeqId id = sequences.open(Tokens{1, 2, 3, 4, 5}, true);
+  ASSERT_TRUE(step(id, 5, false));
+  sequences.append(id, 6);
+  ASSERT_TRUE(sequences.extend(id, 2).ok());
+  const std::int32_t available = ledger_.points().states_available();
+  const std::int32_t state = ledger_.points().places(id).from;
+  const SeqId fork = sequences.fork(id, ForkedState::kNone);
+  EXPECT_EQ(ledger_.points().states_needed(fork), 0);
+  ASSERT_TRUE(sequences.extend(fork, 2).ok());
+  EXPECT_EQ(ledger_.take_copies().size(), 1U);
+  EXPECT_EQ(ledger_.points().states_available(), available);
+  sequences.exchange_kv(id, fork);
+  sequences.close(fork);
+  sequences.advance(id, 1);
+  EXPECT_EQ(ledger_.points().places(id).from, state);
+  EXPECT_EQ(ledger_.points().places(id).to, state) << "nobody else holds it";
+  EXPECT_TRUE(ledger_.check().ok()) << ledger_.check().error().message;
+}
+
 TEST_F(StatesOfALedger, AForkReadsTheSharedStateAndWritesAnother) {
   const SeqId id = ledger_.sequences().open(Tokens{1, 2, 3, 4, 5}, true);
   ASSERT_TRUE(step(id, 5, false));

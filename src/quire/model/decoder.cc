@@ -37,7 +37,7 @@
 namespace quire::model {
 namespace {
 
-// Returns whether the runs of states cover the rows, one after the other.
+// Returns whether the runs of states cover the rows, one after the other, and then their branches.
 bool states_fit(const ForwardBatch& batch) {
   std::int64_t rows = 0;
   for (const StateRun& run : batch.state_runs) {
@@ -47,6 +47,14 @@ bool states_fit(const ForwardBatch& batch) {
       return false;
     }
     rows += run.num_rows;
+  }
+  for (const StateRun& run : batch.state_runs) {
+    for (const StateBranch& branch : run.branches) {
+      if (branch.first_row != rows || run.num_assumed == 0) {
+        return false;
+      }
+      rows += branch.num_rows;
+    }
   }
   return rows == std::ssize(batch.token_ids);
 }

@@ -44,6 +44,19 @@ struct StateCapture {
   std::int32_t to = 0;   // number of the state
 };
 
+// Assumed rows beside those of a run: another way on behind its certain rows.
+struct StateBranch {
+  std::span<const std::int32_t> ancestors;  // assumed rows before its own, in order
+  std::int32_t first_row = 0;
+  std::int32_t num_rows = 0;
+
+  // Returns the row of the batch that has so many assumed ones before it on this way.
+  [[nodiscard]] std::int32_t row_at(std::int32_t depth) const {
+    const auto before = static_cast<std::int32_t>(ancestors.size());
+    return depth < before ? ancestors[static_cast<std::size_t>(depth)] : first_row + depth - before;
+  }
+};
+
 // The rows of one sequence, and the states before and behind them.
 struct StateRun {
   std::int32_t first_row = 0;
@@ -52,8 +65,9 @@ struct StateRun {
   std::int32_t from = -1;        // number of the state before the first row; -1: of no token
   std::int32_t to = 0;  // where the state behind the last certain row is stored; may be `from`
   std::span<const StateCapture> captures;  // by row; at other places than `from` and `to`
-  StateMaps* maps = nullptr;               // grow by the rows; null: unwanted
-  std::int32_t first_token = 0;            // of the chunk whose maps they are, in the first row
+  std::span<const StateBranch> branches;
+  StateMaps* maps = nullptr;     // grow by the rows; null: unwanted
+  std::int32_t first_token = 0;  // of the chunk whose maps they are, in the first row
 
   // Returns the row behind the certain ones.
   [[nodiscard]] std::int32_t first_assumed() const { return first_row + num_rows - num_assumed; }
@@ -62,7 +76,8 @@ struct StateRun {
 // Assumed rows that turned out to be right.
 struct RightRows {
   std::int32_t run = 0;    // index of its StateRun
-  std::int32_t count = 0;  // the first ones of its assumed rows
+  std::int32_t count = 0;  // the first ones on their way, and no more than the run's own ones
+  const StateBranch* branch = nullptr;  // at the end of their way; null: they are the run's own
 };
 
 // Layers that a pass runs, where it does not run all of them. Such a pass gives no logits. On the
@@ -110,7 +125,7 @@ struct ForwardBatch {
   std::span<const kernels::LogitChange> changes;
   // Called with each layer before its KV is read, and may wait for it; null if all KV is there.
   const std::function<void(int layer)>* before_layer = nullptr;
-  // For models with states: every row is in one run.
+  // For models with states: every row is in one run, or in one branch of a run.
   std::span<const StateRun> state_runs = {};
   tensor::StateView states = {};
   // [T] or empty: increased by what storing the rows' KV as codes has changed.

@@ -91,15 +91,42 @@ void StateLayers::mix_short(const ForwardBatch& batch, const LayerPlan& plan,
   kernels::multiply_rows(context_, b, x, all, channels);
   const ConvWeights conv{.weights = weights.conv, .bias = weights.conv_bias, .channels = channels};
   const auto layer = static_cast<std::size_t>(plan.group_index);
-  log_.keep_inputs(layer, batch, b);
+  log_.keep_inputs(layer, b);
+  convolve_runs(batch, plan, conv, b, out);
+  kernels::multiply_rows(context_, out, c, all, channels);
+}
+
+// Returns the last inputs before the rows of a branch. `certain` has those before any assumed row.
+const float* StateLayers::tail_before(const StateBranch& branch, const kernels::TailShape& shape,
+                                      const StridedRows& in, const float* certain) {
+  tail_.require(static_cast<std::size_t>((shape.taps - 1) * shape.channels));
+  for (std::int64_t i = 0; i < shape.taps - 1; ++i) {
+    const std::int64_t ancestor = std::ssize(branch.ancestors) - (shape.taps - 1) + i;
+    const float* const input = ancestor < 0
+                                   ? certain + (shape.taps - 1 + ancestor) * shape.channels
+                                   : in.row(branch.ancestors[static_cast<std::size_t>(ancestor)]);
+    std::copy_n(input, shape.channels, tail_.data() + i * shape.channels);
+  }
+  return tail_.data();
+}
+
+void StateLayers::convolve_runs(const ForwardBatch& batch, const LayerPlan& plan,
+                                const ConvWeights& conv, const StridedRows& in,
+                                const StridedRows& out) {
+  const auto layer = static_cast<std::size_t>(plan.group_index);
   for (const StateRun& run : batch.state_runs) {
     const Places states = places(batch, plan, run);
-    const ConvRows own{{b.row(run.first_row), width}, run.num_rows, states.from};
-    kernels::convolve_rows(context_, conv, own, {out.row(run.first_row), channels});
+    const ConvRows own{{in.row(run.first_row), in.stride}, run.num_rows, states.from};
+    kernels::convolve_rows(context_, conv, own, {out.row(run.first_row), out.stride});
     keep_tails(conv, own, run,
                [&](std::int32_t state) { return place(batch.states, layer, state); });
+    for (const StateBranch& branch : run.branches) {
+      const float* const tail = tail_before(branch, conv.tail(), in, states.to);
+      kernels::convolve_rows(context_, conv,
+                             {{in.row(branch.first_row), in.stride}, branch.num_rows, tail},
+                             {out.row(branch.first_row), out.stride});
+    }
   }
-  kernels::multiply_rows(context_, out, c, all, channels);
 }
 
 void StateLayers::convolve(const ForwardBatch& batch, const LayerPlan& plan,
@@ -109,17 +136,9 @@ void StateLayers::convolve(const ForwardBatch& batch, const LayerPlan& plan,
   convolved_.require(batch.token_ids.size() * static_cast<std::size_t>(channels));
   const ConvWeights conv{
       .weights = weights.conv, .bias = weights.conv_bias, .channels = channels, .silu = true};
-  const auto layer = static_cast<std::size_t>(plan.group_index);
-  log_.keep_inputs(layer, batch, {rows.in.data() + first, width});
-  for (const StateRun& run : batch.state_runs) {
-    const Places states = places(batch, plan, run);
-    const ConvRows own{
-        {rows.in.data() + run.first_row * width + first, width}, run.num_rows, states.from};
-    kernels::convolve_rows(context_, conv, own,
-                           {convolved_.data() + run.first_row * channels, channels});
-    keep_tails(conv, own, run,
-               [&](std::int32_t state) { return place(batch.states, layer, state); });
-  }
+  const StridedRows in{rows.in.data() + first, width};
+  log_.keep_inputs(static_cast<std::size_t>(plan.group_index), in);
+  convolve_runs(batch, plan, conv, in, {convolved_.data(), channels});
 }
 
 // Multiplies outputs by silu of columns [first, first + width) of the rows that came in.
@@ -233,7 +252,7 @@ kernels::DeltaTask StateLayers::task_of(const HeadRows& rows, std::int32_t head)
 }
 
 // Runs each head of each sequence through its rows. Rows are cut where a state is kept, and where
-// assumed ones begin.
+// assumed ones begin. Every branch goes on from the last certain row, through its ancestors.
 void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan,
                                std::span<const float> skip, const Rows& rows) {
   const StateShape& shape = config_.state;
@@ -269,13 +288,21 @@ void StateLayers::update_heads(const ForwardBatch& batch, const LayerPlan& plan,
       first = capture.row + 1;
     }
     step(state, first, run.first_assumed());
-    if (run.num_assumed > 0) {
-      float* const ahead = ahead_.data() + thread * size;
+    if (run.num_assumed == 0) {
+      return;
+    }
+    float* const ahead = ahead_.data() + thread * size;
+    std::copy_n(state, size, ahead);
+    step(ahead, run.first_assumed(), run.first_row + run.num_rows);
+    for (const StateBranch& branch : run.branches) {
       std::copy_n(state, size, ahead);
-      step(ahead, run.first_assumed(), run.first_row + run.num_rows);
+      for (const std::int32_t row : branch.ancestors) {
+        step(ahead, row, row + 1);  // its output has the bits that it has
+      }
+      step(ahead, branch.first_row, branch.first_row + branch.num_rows);
     }
   };
-  log_.keep_rows(layer, batch, convolved_.data(), rows.gates.data());
+  log_.keep_rows(layer, convolved_.data(), rows.gates.data());
   const auto heads = std::int64_t{shape.value_heads};
   const std::int64_t items = std::ssize(batch.state_runs) * heads;
   const std::int64_t mean_rows =
@@ -320,6 +347,9 @@ void StateLayers::advance(std::span<const RightRows> right) {
   const std::int64_t elements = shape.tail_size() + std::int64_t{shape.key_dim} * shape.value_dim;
   for (const RightRows& rows : right) {
     QUIRE_CHECK(rows.count <= log_.run(rows.run).count, "more rows were right than were assumed");
+    if (rows.branch != nullptr) {
+      log_.take_branch(rows.run, *rows.branch, rows.count);
+    }
     kernels::parallel_ranges(context_, items, rows.count * elements,
                              [&](std::int64_t begin, std::int64_t end, int thread) {
                                for (std::int64_t item = begin; item < end; ++item) {

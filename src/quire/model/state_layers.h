@@ -14,6 +14,7 @@
 #include "quire/device/aligned_buffer.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
+#include "quire/kernels/state_ops.h"
 #include "quire/model/config.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/layer_plan.h"
@@ -65,6 +66,12 @@ class StateLayers {
                  const Rows& rows);
   void mix_scan(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
                 const Rows& rows);
+  // Convolves all rows of the batch, `in` to `out`. Keeps the last inputs where states are kept.
+  void convolve_runs(const ForwardBatch& batch, const LayerPlan& plan,
+                     const kernels::ConvWeights& conv, const kernels::StridedRows& in,
+                     const kernels::StridedRows& out);
+  [[nodiscard]] const float* tail_before(const StateBranch& branch, const kernels::TailShape& shape,
+                                         const kernels::StridedRows& in, const float* certain);
   // Convolves columns [first, first + channels) of the rows, into `convolved_`.
   void convolve(const ForwardBatch& batch, const LayerPlan& plan, const StateWeights& weights,
                 const Rows& rows, std::int64_t first);
@@ -93,6 +100,7 @@ class StateLayers {
   device::AlignedBuffer<float> convolved_;  // [T, channels]
   StateLog log_;
   device::AlignedBuffer<float> ahead_;    // [threads] of a head's state behind assumed rows
+  device::AlignedBuffer<float> tail_;     // the last inputs before a branch
   device::AlignedBuffer<float> dropped_;  // [threads] of outputs that nobody reads
 };
 

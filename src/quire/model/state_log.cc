@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quire/base/check.h"
 #include "quire/kernels/state_ops.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/layer_plan.h"
@@ -12,15 +13,25 @@ namespace quire::model {
 
 void StateLog::begin(const ForwardBatch& batch) {
   runs_.clear();
-  num_rows_ = 0;
+  rows_.clear();
   longest_run_ = 0;
   states_ = batch.states;
+  const auto add = [this](std::int32_t first, std::int32_t count) {
+    for (std::int32_t row = first; row < first + count; ++row) {
+      rows_.push_back(row);
+    }
+  };
   for (const StateRun& run : batch.state_runs) {
-    runs_.push_back({.state = run.to, .first = num_rows_, .count = run.num_assumed});
-    num_rows_ += run.num_assumed;
+    runs_.push_back({.state = run.to,
+                     .first = static_cast<std::int32_t>(rows_.size()),
+                     .count = run.num_assumed});
+    add(run.first_assumed(), run.num_assumed);
+    for (const StateBranch& branch : run.branches) {
+      add(branch.first_row, branch.num_rows);
+    }
     longest_run_ = std::max(longest_run_, run.num_assumed);
   }
-  kept_.require(layers_ * static_cast<std::size_t>(num_rows_ * stride()));
+  kept_.require(layers_ * rows_.size() * static_cast<std::size_t>(stride()));
 }
 
 std::ptrdiff_t StateLog::stride() const {
@@ -31,30 +42,35 @@ std::ptrdiff_t StateLog::stride() const {
 }
 
 float* StateLog::inputs(std::size_t layer, std::int32_t row) {
-  return kept_.data() +
-         (static_cast<std::ptrdiff_t>(layer) * std::ptrdiff_t{num_rows_} + row) * stride();
+  return kept_.data() + (static_cast<std::ptrdiff_t>(layer) * std::ssize(rows_) + row) * stride();
 }
 
-void StateLog::keep_inputs(std::size_t layer, const ForwardBatch& batch,
-                           const kernels::StridedRows& in) {
-  for (std::size_t i = 0; has_rows() && i < runs_.size(); ++i) {
-    const std::int32_t first = batch.state_runs[i].first_assumed();
-    for (std::int32_t row = 0; row < runs_[i].count; ++row) {
-      std::copy_n(in.row(first + row), shape_.channels, inputs(layer, runs_[i].first + row));
-    }
+void StateLog::keep_inputs(std::size_t layer, const kernels::StridedRows& in) {
+  for (std::int32_t to = 0; to < std::ssize(rows_); ++to) {
+    std::copy_n(in.row(rows_[static_cast<std::size_t>(to)]), shape_.channels, inputs(layer, to));
   }
 }
 
-void StateLog::keep_rows(std::size_t layer, const ForwardBatch& batch, const float* convolved,
-                         const float* gates) {
+void StateLog::keep_rows(std::size_t layer, const float* convolved, const float* gates) {
   const std::int64_t channels = shape_.channels;
   const std::int64_t num_gates = std::int64_t{2} * shape_.value_heads;
-  for (std::size_t i = 0; has_rows() && i < runs_.size(); ++i) {
-    const std::int64_t first = batch.state_runs[i].first_assumed();
-    for (std::int32_t row = 0; row < runs_[i].count; ++row) {
-      const std::int32_t to = runs_[i].first + row;
-      std::copy_n(convolved + (first + row) * channels, channels, this->convolved(layer, to));
-      std::copy_n(gates + (first + row) * num_gates, num_gates, this->gates(layer, to));
+  for (std::int32_t to = 0; to < std::ssize(rows_); ++to) {
+    const std::int64_t row = rows_[static_cast<std::size_t>(to)];
+    std::copy_n(convolved + row * channels, channels, this->convolved(layer, to));
+    std::copy_n(gates + row * num_gates, num_gates, this->gates(layer, to));
+  }
+}
+
+// Ancestors that are the run's own are in their places already, so nothing is overwritten that is
+// copied later.
+void StateLog::take_branch(std::int32_t run, const StateBranch& branch, std::int32_t count) {
+  for (std::int32_t depth = 0; depth < count; ++depth) {
+    const auto found = std::ranges::find(rows_, branch.row_at(depth));
+    QUIRE_CHECK(found != rows_.end(), "a row that was not assumed was right");
+    const auto from = static_cast<std::int32_t>(found - rows_.begin());
+    const std::int32_t to = this->run(run).first + depth;
+    for (std::size_t layer = 0; layer < layers_ && from != to; ++layer) {
+      std::copy_n(inputs(layer, from), stride(), inputs(layer, to));
     }
   }
 }

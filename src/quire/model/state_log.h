@@ -24,7 +24,7 @@ class StateLog {
   // Borrows `shape`, the sizes of `layers` layers.
   StateLog(const StateShape& shape, std::size_t layers) : shape_(shape), layers_(layers) {}
 
-  // The assumed rows of a run of the pass.
+  // The assumed rows of a run of the pass. Those of its branches are behind them.
   struct Run {
     std::int32_t state = 0;  // number of the state before them
     std::int32_t first = 0;  // of the log's rows
@@ -34,14 +34,15 @@ class StateLog {
   // Forgets the rows of the pass before, and makes room for those of this one.
   void begin(const ForwardBatch& batch);
   // Keeps the inputs of a layer's convolution, of which `in` has all rows of the batch.
-  void keep_inputs(std::size_t layer, const ForwardBatch& batch, const kernels::StridedRows& in);
+  void keep_inputs(std::size_t layer, const kernels::StridedRows& in);
   // Keeps what the heads of a layer read: [T, channels] convolved rows and [T, 2 * value_heads]
   // gates.
-  void keep_rows(std::size_t layer, const ForwardBatch& batch, const float* convolved,
-                 const float* gates);
+  void keep_rows(std::size_t layer, const float* convolved, const float* gates);
+  // Makes the first `count` rows on the way to a branch's end those of its run.
+  void take_branch(std::int32_t run, const StateBranch& branch, std::int32_t count);
 
   // Returns whether the pass has assumed rows.
-  [[nodiscard]] bool has_rows() const { return num_rows_ > 0; }
+  [[nodiscard]] bool has_rows() const { return !rows_.empty(); }
   // Returns the most assumed rows of a run.
   [[nodiscard]] std::int32_t longest_run() const { return longest_run_; }
   // Returns a run of the pass, and the states that it was given.
@@ -62,7 +63,7 @@ class StateLog {
  private:
   const StateShape& shape_;
   const std::size_t layers_;
-  std::int32_t num_rows_ = 0;
+  std::vector<std::int32_t> rows_;  // [rows of the log] their rows of the batch
   std::int32_t longest_run_ = 0;
   std::vector<Run> runs_;  // [runs of the pass]
   tensor::StateView states_;

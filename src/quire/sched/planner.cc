@@ -141,9 +141,7 @@ class Planner {
     }
     const StepPace& pace = state_.pace;
     if (generates && bounded_) {
-      budget_.bound(state_.config.max_gap_seconds / (1 + pace.lateness) - pace.fixed_seconds -
-                        pace.seconds(single),
-                    pace);
+      budget_.bound(seconds_within_gap(pace.fixed_seconds + pace.seconds(single)), pace);
     }
     const std::int32_t held = std::min(held_, std::max(budget_.rows() - 1, 0));
     bool first_prompt = true;
@@ -155,6 +153,14 @@ class Planner {
         first_prompt = first_prompt && run.count == 0;
       }
     }
+  }
+
+  // Returns the seconds that prompts may add to a step which takes `plain` seconds without them.
+  // Steps aim at the bound. Late ones may exceed it by another plain step, of which half is kept,
+  // as nobody knows exactly how late they are.
+  [[nodiscard]] double seconds_within_gap(double plain) const {
+    const double bound = state_.config.max_gap_seconds;
+    return std::min(bound, (bound + plain / 2) / (1 + state_.pace.lateness)) - plain;
   }
 
   // Fits blocks to the first `keep` if the KV of `dropped` were gone. Returns false when one that

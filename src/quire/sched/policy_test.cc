@@ -439,6 +439,39 @@ TEST(PolicyBound, FairTenantsThatComeAndGoAreNeverApartByMoreThanOneRequestForEa
   EXPECT_GT(preempted, 0);
 }
 
+// All places are a's when b gets work. Whoever leaves no place idle has given them to a, as nobody
+// else had work. Whoever preempts for want of blocks alone takes none of them away. So no order of
+// requests, and no way to count what is owed, keeps a from getting what its requests cost.
+TEST(PolicyBound, WhoTakesNoPlaceAwayLetsATenantFallBehindByOneRequestForEachPlace) {
+  for (const std::int32_t places : {1, 2, 5}) {
+    FakeEngine engine({.num_blocks = 400, .block_tokens = 2},
+                      {.max_running = places, .policy = PolicyKind::kFair});
+    constexpr std::int32_t kTokens = 40;
+    std::map<std::uint64_t, std::string> tenants;
+    const auto submit = [&](const std::string& tenant) {
+      for (std::int32_t i = 0; i <= places; ++i) {  // one more than can run
+        const std::uint64_t id = tenants.size() + 1;
+        ASSERT_TRUE(engine.submit(id, {TokenId(id)}, kTokens, true, {.tenant = tenant}).ok());
+        tenants[id] = tenant;
+      }
+    };
+    submit("a");
+    ASSERT_TRUE(engine.step().ok());
+    submit("b");
+    std::map<std::string, double> service;  // since both have work
+    double apart = 0;
+    while (engine.scheduler.num_waiting() > 0) {
+      for (const PlannedRun& run : engine.scheduler.plan().runs) {
+        service[tenants.at(run.request.value)] += run.samples ? 2.0 : 0.0;
+      }
+      apart = std::max(apart, std::abs(service["a"] - service["b"]) / (2.0 * kTokens));
+      ASSERT_TRUE(engine.step().ok());
+    }
+    EXPECT_GT(apart, 0.95 * places);
+    EXPECT_LE(apart, places);
+  }
+}
+
 // Returns the ids in the order in which they end.
 std::vector<std::uint64_t> order_of_ends(FakeEngine& engine) {
   std::vector<std::uint64_t> order;
@@ -670,6 +703,23 @@ TEST(Gap, PromptsAreCutWhileOthersGenerateAndOnlyThen) {
   EXPECT_EQ(step_shown(engine), "1:22+1 2:16+4 ");
   EXPECT_EQ(step_shown(engine), "2:20+1 ");
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(20, 50), 2, 0));
+}
+
+TEST(Gap, HalfAPlainStepIsTheMarginForLateSteps) {
+  const auto rows_at = [](double lateness) {
+    FakeEngine engine({.num_blocks = 400, .block_tokens = 2}, {.max_gap_seconds = 0.100});
+    engine.scheduler.set_pace({.fixed_seconds = 0.009,
+                               .row_seconds = 0.001,
+                               .measured_rows = 1000,
+                               .lateness = lateness});
+    EXPECT_TRUE(engine.submit(1, tokens(2, 0), 4).ok());
+    EXPECT_TRUE(engine.step().ok());
+    EXPECT_TRUE(engine.submit(2, tokens(300, 50), 2).ok());
+    return engine.scheduler.plan().runs.back().count;
+  };
+  EXPECT_EQ(rows_at(0), 90) << "0.100 less a plain step of 0.010";
+  EXPECT_EQ(rows_at(0.0499), 90);
+  EXPECT_EQ(rows_at(0.2499), 74) << "0.084, which is late by 0.021";
 }
 
 TEST(Gap, APromptGoesOnByOneRowHoweverShortTheTimeIs) {
