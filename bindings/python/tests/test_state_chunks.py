@@ -79,7 +79,7 @@ def test_contexts_keep_items_with_their_maps(composed, tmp_path):
 def test_sequences_behind_chunks_are_saved(composed, tmp_path):
     llm, ids, _ = composed
     greedy = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
-    sequence = llm.sequence(**ids, mode="anchored")
+    sequence = llm.sequence(llm.compose(**ids))
     sequence.generate(greedy)
     sequence.save(tmp_path / "sequence.qkv")
     with llm.load_sequence(tmp_path / "sequence.qkv") as loaded:

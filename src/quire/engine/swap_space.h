@@ -33,8 +33,8 @@ class SwapSpace {
   // Returns the tokens of the request's KV that is kept; 0 for none.
   [[nodiscard]] std::int32_t kept(RequestId id) const;
   // Writes the KV of the tokens from `first` on into the sequence's blocks, where there is room for
-  // them, and the state into the place for the next one. The block of the first token is written as
-  // a whole. Forgets it all then. Fails only on an accelerator.
+  // them. Writes the state into the place for the next one. The first block is written as a whole.
+  // Forgets it all then. Fails only on an accelerator.
   [[nodiscard]] Status restore(RequestId id, SeqId sequence, std::int32_t first, kv::Ledger& ledger,
                                kv_store::PagedPool& pool, kv_store::StatePool& states);
   // Forgets a request that has ended, if its KV is kept.
