@@ -167,7 +167,18 @@ Result<Prompt> content_of(const AddOptions& options, bool reads_stdin) {
   return Prompt(options.text.value_or(""));
 }
 
-// Returns the id of the system chunk that --anchor names, "" for --no-anchor.
+// Returns the anchor of several chunks, joined with "+".
+Result<std::optional<std::string>> joined_anchor(const ScriptSession& session,
+                                                 const std::string& names) {
+  std::vector<std::string> ids;
+  for (const std::string_view name : anchor_ids(names)) {
+    QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, std::string(name), session.deleted));
+    ids.push_back(chunk.chunk_id);
+  }
+  return std::optional(quire::anchor_of(ids));
+}
+
+// Returns the id of the system chunk that --anchor names, or several ids, "" for --no-anchor.
 Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
                                              const AddOptions& options) {
   if (!options.anchor && !options.no_anchor) {
@@ -181,7 +192,11 @@ Result<std::optional<std::string>> anchor_of(const ScriptSession& session,
     return std::optional<std::string>("");
   }
   const std::string& name = *options.anchor;
-  QUIRE_TRY(const ChunkInfo anchor, find_chunk(session.llm, name, session.deleted));
+  auto found = find_chunk(session.llm, name, session.deleted);
+  if (!found.ok() && name.find('+') != std::string::npos) {
+    return joined_anchor(session, name);
+  }
+  QUIRE_TRY(const ChunkInfo anchor, std::move(found));
   if (anchor.type != ChunkType::kSystemPrompt) {
     return {ErrorCode::kInvalidArgument, "--anchor names \"" + name + "\", a " +
                                              chunk_type_name(anchor.type) +
@@ -231,7 +246,8 @@ void declare_add(const CommandParent& parent) {
   ChunkContent& chunk = options->chunk;
   add_type(*command, [&chunk](ChunkType type) { chunk.type = type; })->required();
   command->add_option("--anchor", options->anchor,
-                      "system chunk behind which a context is computed (the one added last)");
+                      "system chunk behind which a context is computed, or several chunks as "
+                      "SYSTEM+PART (the system chunk added last)");
   command->add_flag("--no-anchor", options->no_anchor, "compute the context behind nothing")
       ->excludes("--anchor");
   add_name(*command, options->name, "to call the chunk by");

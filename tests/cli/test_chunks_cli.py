@@ -152,6 +152,13 @@ class ScriptTest(unittest.TestCase):
         (rows,) = self.results("chunk list\n")
         self.assertEqual([chunk["anchor"] for chunk in (last, named, none)], [second["chunk_id"], rows[0]["chunk_id"], None])
 
+    def test_an_anchor_may_be_several_chunks_joined_by_plus(self):
+        part, rows, behind = self.results(
+            'chunk add --type context --anchor keeper --name part "Card 1. Ada."\nchunk list\n'
+            'chunk add --type context --anchor keeper+part "She trades in apples."\n')
+        self.assertEqual(behind["anchor"], rows[0]["chunk_id"] + "+" + part["chunk_id"])
+        self.assert_refused("chunk add --type context --anchor keeper+nobody 'A card.'\n", 1, "nobody")
+
     def test_bad_ways_to_compose_are_code_2_and_name_the_option_and_the_way_out(self):
         for how, *naming in (
                 ("--positions 0,16", "--positions has 2 starts for 4 segments", "system and query included"),

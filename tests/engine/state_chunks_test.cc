@@ -14,6 +14,7 @@
 
 #include "quire/api/test_support.h"
 #include "quire/base/json.h"
+#include "quire/checkpoints.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/sequence.h"
@@ -350,15 +351,64 @@ TEST_P(StateChunks, SayWhatIsUsedByKindOfLayer) {
   EXPECT_EQ(context().layers, "");
 }
 
-TEST_P(StateChunks, AreNotSavedAsPartOfASequence) {
+// Oracle: the sequence that was not saved.
+TEST_P(StateChunks, AreSavedAsPartOfASequence) {
+  const TemporaryFolder folder;
+  const std::string path = (folder.path() / "sequence").string();
+  const SamplingParams params = greedy_to_length(6);
+  for (const std::size_t query : {8, 1}) {  // the last has no KV of its own
+    ChunkedLLM llm = open();
+    const CompositionSpec spec = spec_of(llm, pieces_of({20, 33, 5, query}), ReuseMode::kAnchored);
+    Sequence sequence = must(llm.sequence(spec));
+    if (query > 1) {
+      must(sequence.generate(params));
+    }
+    ASSERT_TRUE(sequence.save(path).ok());
+    ChunkedLLM other = open();
+    Sequence loaded = must(other.llm().load_sequence(path));
+    EXPECT_EQ(loaded.tokens(), sequence.tokens());
+    EXPECT_EQ(loaded.grade(), ReuseGrade::kApproximate);
+    EXPECT_EQ(stat(other, "tokens_computed"), 0);
+    EXPECT_EQ(must(loaded.logits()), must(sequence.logits()));
+    Sequence fork = must(loaded.fork());
+    EXPECT_EQ(must(loaded.generate(params)).token_ids, must(sequence.generate(params)).token_ids);
+    if (query > 1) {  // from the maps, which the file has too
+      ASSERT_TRUE(fork.rollback_to(std::ssize(fork.tokens()) - 9).ok());
+      ASSERT_TRUE(sequence.rollback_to(std::ssize(fork.tokens())).ok());
+      EXPECT_EQ(must(fork.logits()), must(sequence.logits()));
+    }
+  }
+}
+
+// Oracle: the sequence that was not saved.
+TEST_P(StateChunks, AreSavedInCheckpointsOfSequences) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path().string();
+  const SamplingParams params = greedy_to_length(6);
   ChunkedLLM llm = open();
+  const CompositionSpec spec = spec_of(llm, pieces_of({20, 33, 5, 8}), ReuseMode::kAnchored);
+  Sequence sequence = must(llm.sequence(spec));
+  must(sequence.generate(params));
+  CheckpointManager checkpoints = must(CheckpointManager::open(llm.llm(), store));
+  const NamedSequence named{.name = "a", .sequence = &sequence};
+  const CheckpointInfo saved = must(checkpoints.save({&named, 1}));
+  EXPECT_EQ(saved.sequences.at(0).tokens, std::ssize(sequence.tokens()) - 1);
+  ChunkedLLM other = open();
+  CheckpointManager read = must(CheckpointManager::open(other.llm(), store));
+  std::vector<LoadedSequence> loaded = must(read.load());
+  EXPECT_EQ(must(loaded.at(0).sequence.logits()), must(sequence.logits()));
+  EXPECT_EQ(stat(other, "tokens_computed"), 1);
+}
+
+TEST_P(StateChunks, AreNotSavedAsPartOfASequenceInPoolsOfCodes) {
+  ChunkedLLM llm = open({.kv_dtype = "int8"});
   const CompositionSpec spec = spec_of(llm, pieces_of({20, 33, 8}), ReuseMode::kAnchored);
   const TemporaryFolder folder;
   Sequence sequence = must(llm.sequence(spec));
   const Status refused = sequence.save((folder.path() / "sequence").string());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
-  EXPECT_THAT(refused.error().message, HasSubstr("save the chunks in a store"));
+  EXPECT_THAT(refused.error().message, HasSubstr("KV is stored as codes"));
 }
 
 TEST_P(StateChunks, EqualModeExactWithAllLayersComputedAgain) {

@@ -175,6 +175,38 @@ TEST_P(StateModels, GiveTheSameIdsWhenTheyArePreempted) {
   }
 }
 
+// Oracle: the same prompts alone. Host memory takes as many bytes as the pool has, so some are
+// computed again.
+TEST_P(StateModels, GiveTheSameIdsWhenTheirStatesAreSwapped) {
+  std::vector<Prompt> prompts;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    prompts.emplace_back(small_ids(20 + 3 * i, 40 + i));
+  }
+  const SamplingParams params = greedy_to_length(250);
+  const auto run = [&](const std::string& preemption, bool prefix_cache) {
+    LLM llm = open({.block_tokens = 8,
+                    .kv_budget_bytes = std::int64_t{400} << 10,
+                    .prefix_cache = prefix_cache,
+                    .preemption = preemption});
+    std::vector<Ids> ids;
+    for (const GenerationOutput& output : must(llm.generate_batch(prompts, {&params, 1}))) {
+      ids.push_back(output.token_ids);
+    }
+    EXPECT_EQ(stat(llm, "swaps_restored") > 0, preemption == "swap");
+    EXPECT_EQ(stat(llm, "states_in_use"), 0);
+    return std::pair(ids, stat(llm, "tokens_computed"));
+  };
+  LLM large = open();
+  std::vector<Ids> alone;
+  for (const Prompt& prompt : prompts) {
+    alone.push_back(must(large.generate(prompt, params)).token_ids);
+  }
+  const auto [swapped, computed] = run("swap", false);
+  EXPECT_EQ(swapped, alone);
+  EXPECT_EQ(run("swap", true).first, alone) << "some go on from a restore point";
+  EXPECT_LT(computed, run("recompute", false).second);
+}
+
 TEST_P(StateModels, HoldNoStateWhenNothingRuns) {
   LLM llm = open();
   for (std::uint32_t i = 0; i < 40; ++i) {

@@ -55,6 +55,39 @@ def test_explain_says_what_is_used_by_kind_of_layer(composed):
     assert "layers" not in llm.explain(**ids, mode="exact")[1]
 
 
+def test_contexts_keep_items_with_their_maps(composed, tmp_path):
+    llm, _, golden = composed
+    greedy = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
+    system, *contexts, _ = golden["pieces"]
+    ctx = quire.ContextManager(llm, store=tmp_path / "store")
+    ctx.add(system, kind="system")
+    ids = [ctx.add(context) for context in contexts]
+    answer = ctx.infer(None, greedy)
+    for item in list(ctx):
+        ctx.save(item.id)
+    ctx.unload(ids[0])
+    assert ctx.show(ids[0]).tier == "host"
+    ctx.unload(ids[-1], drop=True)
+    again = quire.ContextManager(llm, store=tmp_path / "store")
+    for item in list(ctx)[:-1]:
+        again.restore(item.id)
+    assert again.infer(None, greedy).token_ids == answer.token_ids
+    ctx.deactivate(list(ctx)[-1].id)
+    assert ctx.infer(None, greedy).token_ids == answer.token_ids
+
+
+def test_sequences_behind_chunks_are_saved(composed, tmp_path):
+    llm, ids, _ = composed
+    greedy = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
+    sequence = llm.sequence(llm.compose(**ids))
+    sequence.generate(greedy)
+    sequence.save(tmp_path / "sequence.qkv")
+    with llm.load_sequence(tmp_path / "sequence.qkv") as loaded:
+        assert loaded.grade == sequence.grade == "approximate"
+        assert (loaded.logits() == sequence.logits()).all()
+        assert loaded.generate(greedy).token_ids == sequence.generate(greedy).token_ids
+
+
 def test_a_blend_of_tokens_is_refused_by_name(composed):
     llm, ids, _ = composed
     with pytest.raises(quire.IncompatibleChunksError, match="mode blend.*carry a state.*use mode anchored"):

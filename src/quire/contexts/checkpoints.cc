@@ -47,6 +47,21 @@ namespace {
 
 constexpr double kMillisecond = 1e-3;
 
+// Returns the tokens with KV of a saved sequence. Its blocks with maps have none.
+std::int64_t tokens_of(const kv_store::SavedSequence& saved) {
+  std::int64_t tokens = 0;
+  for (const kv_store::SavedSequence::RunShape& run : saved.runs) {
+    tokens += run.tokens;
+  }
+  const auto rest = sequences::parse_saved_state(saved.metadata_json, saved.runs.size(), "it");
+  std::size_t next = 0;
+  for (std::size_t run = 0; rest.ok() && run < rest->map_blocks.size(); ++run) {
+    next += static_cast<std::size_t>(rest->parts[run]);
+    tokens -= saved.runs[next - 1].tokens;
+  }
+  return tokens;
+}
+
 CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
   const auto created = std::chrono::milliseconds(checkpoint.entry.created_ms);
   CheckpointInfo info{.name = checkpoint.name,
@@ -59,9 +74,7 @@ CheckpointInfo to_public(const kv_store::Checkpoint& checkpoint) {
   for (const kv_store::SavedSequence& saved : checkpoint.sequences) {
     auto& sequence = info.sequences.emplace_back();
     sequence.name = saved.name;
-    for (const kv_store::SavedSequence::RunShape& run : saved.runs) {
-      sequence.tokens += run.tokens;
-    }
+    sequence.tokens = tokens_of(saved);
   }
   return info;
 }

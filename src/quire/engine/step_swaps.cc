@@ -1,5 +1,6 @@
 #include "quire/engine/step_swaps.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/restore_points.h"
 #include "quire/options.h"
 #include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
@@ -19,8 +21,18 @@
 namespace quire::engine {
 namespace {
 
-// Returns whether moving so many tokens there and back takes less time than computing them.
-bool swap_pays(Step& step, std::int32_t tokens) {
+// Returns the tokens behind which a sequence would be computed again: its last restore point.
+std::int32_t last_point(Step& step, SeqId sequence, std::int32_t tokens) {
+  if (!step.core.ledger.points().exist()) {
+    return 0;
+  }
+  const auto known = step.core.ledger.points().known(sequence);
+  return known.empty() ? 0 : std::min(known.back().tokens, tokens);
+}
+
+// Returns whether moving so many tokens there and back, and the state behind them, takes less time
+// than computing those behind the last restore point.
+bool swap_pays(Step& step, SeqId sequence, std::int32_t tokens) {
   if (!step.core.swap_space.block_seconds()) {
     step.core.swap_space.measure(step.core.paged_pool);
   }
@@ -30,16 +42,23 @@ bool swap_pays(Step& step, std::int32_t tokens) {
     return false;
   }
   const std::int32_t block_tokens = step.core.ledger.config().block_tokens;
-  const std::int32_t blocks = (tokens + block_tokens - 1) / block_tokens;
-  return 2.0 * blocks * *block_seconds < pace.seconds(sched::work_of(0, tokens));
+  const std::int64_t block_bytes = step.core.paged_pool.geometry().block_bytes();
+  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens +
+                              (step.core.states.view().stride + block_bytes - 1) / block_bytes;
+  const std::int32_t first = last_point(step, sequence, tokens);
+  return 2.0 * static_cast<double>(blocks) * *block_seconds <
+         pace.seconds(sched::work_of(first, tokens - first));
 }
 
 void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
   EngineCore& core = step.core;
   const std::int32_t first = core.ledger.sequences().num_computed(sequence);
-  if (first >= kept || first % core.ledger.config().block_tokens != 0 ||
+  const bool begins_block =
+      first % core.ledger.config().block_tokens == 0 || core.ledger.points().lacks_tail(sequence);
+  if (first >= kept || !begins_block ||
       !core.ledger.sequences().extend(sequence, kept - first).ok() || !copy_blocks(step).ok() ||
-      !core.swap_space.restore(id, sequence, first, core.ledger, core.paged_pool).ok()) {
+      !core.swap_space.restore(id, sequence, first, core.ledger, core.paged_pool, core.states)
+           .ok()) {
     core.swap_space.forget(id);
     return;
   }
@@ -59,10 +78,12 @@ void swap_out(Step& step) {
     for (const RequestId id : *preempted) {
       const std::optional<SeqId> sequence = core.scheduler.sequence(id);
       const std::int32_t tokens = sequence ? core.ledger.sequences().num_computed(*sequence) : 0;
-      if (!sequence || tokens == 0 || (step.swap == SwapMode::kAuto && !swap_pays(step, tokens))) {
+      if (!sequence || tokens == 0 ||
+          (step.swap == SwapMode::kAuto && !swap_pays(step, *sequence, tokens))) {
         continue;
       }
-      const std::int32_t kept = core.swap_space.keep(id, *sequence, core.ledger, core.paged_pool);
+      const std::int32_t kept =
+          core.swap_space.keep(id, *sequence, core.ledger, core.paged_pool, core.states);
       core.scheduler.note_kept(id, kept);
       core.counters.preemptions_swapped += kept > 0 ? 1 : 0;
     }

@@ -1,32 +1,49 @@
 #include "quire/engine/swap_space.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/base/stopwatch.h"
 #include "quire/device/host_buffer.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/restore_points.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
 namespace quire::engine {
 namespace {
 
-bool can_swap(SeqId sequence, const kv::Ledger& ledger) {
+bool can_swap(SeqId sequence, const kv::Ledger& ledger, bool on_device) {
   const kv::LedgerConfig& config = ledger.config();
   return ledger.sequences().is_plain(sequence) && !config.open_format() &&
-         config.window_tokens == 0 && config.num_states == 0 &&
+         config.window_tokens == 0 &&
+         (config.num_states == 0 || (!on_device && !ledger.points().lacks_tail(sequence))) &&
          (config.window_group.tokens == 0 ||
           ledger.sequences().use(sequence).past == kv::BehindWindow::kKeeps) &&
          ledger.sequences().format(sequence) == kv::kOwnFormat;
+}
+
+using StateBytes = std::span<const std::byte>;
+
+// Returns the state at the length of a sequence in host memory; none in models without states.
+Result<StateBytes> state_of(SeqId sequence, const kv::Ledger& ledger,
+                            const kv_store::StatePool& states) {
+  if (!ledger.points().exist()) {
+    return StateBytes();
+  }
+  std::vector<std::byte> room;  // stays empty there
+  return states.read(ledger.points().places(sequence).from, room);
 }
 
 std::int64_t blocks_of(std::int32_t tokens, const kv::Ledger& ledger) {
@@ -37,20 +54,25 @@ std::int64_t blocks_of(std::int32_t tokens, const kv::Ledger& ledger) {
 }  // namespace
 
 std::int32_t SwapSpace::keep(RequestId id, SeqId sequence, const kv::Ledger& ledger,
-                             const kv_store::PagedPool& pool) {
-  if (!can_swap(sequence, ledger)) {
+                             const kv_store::PagedPool& pool, const kv_store::StatePool& states) {
+  if (!can_swap(sequence, ledger, pool.on_device())) {
     return 0;
   }
   try {
+    const Result<StateBytes> state = state_of(sequence, ledger, states);
+    if (!state.ok()) {
+      return 0;
+    }
     const kv::RunView run = ledger.sequences().runs(sequence).back();
     const std::int64_t blocks = blocks_of(run.num_tokens, ledger);
     const std::int64_t block_bytes = pool.geometry().block_bytes();
-    if (blocks == 0 || bytes_ + blocks * block_bytes > ledger.config().budget_bytes()) {
+    const std::int64_t size = blocks * block_bytes + std::ssize(*state);
+    if (blocks == 0 || bytes_ + size > ledger.config().budget_bytes()) {
       return 0;
     }
-    Kept kept{.bytes = pool.host_buffer(static_cast<std::size_t>(blocks * block_bytes)),
+    Kept kept{.bytes = pool.host_buffer(static_cast<std::size_t>(size)),
               .tokens = run.num_tokens,
-              .size = blocks * block_bytes};
+              .size = size};
     if (kept.bytes.size() == 0) {
       return 0;
     }
@@ -63,10 +85,11 @@ std::int32_t SwapSpace::keep(RequestId id, SeqId sequence, const kv::Ledger& led
       }
     }
     block_seconds_ = base::seconds_since(start) / static_cast<double>(blocks);
+    std::ranges::copy(*state, kept.bytes.span().last(state->size()).begin());
     const std::int32_t tokens = kept.tokens;
     forget(id);
     kept_[id.value] = std::move(kept);
-    bytes_ += blocks * block_bytes;
+    bytes_ += size;
     return tokens;
   } catch (const std::bad_alloc&) {
     return 0;  // it is computed again
@@ -78,8 +101,8 @@ std::int32_t SwapSpace::kept(RequestId id) const {
   return found == kept_.end() ? 0 : found->second.tokens;
 }
 
-Status SwapSpace::restore(RequestId id, SeqId sequence, std::int32_t first,
-                          const kv::Ledger& ledger, kv_store::PagedPool& pool) {
+Status SwapSpace::restore(RequestId id, SeqId sequence, std::int32_t first, kv::Ledger& ledger,
+                          kv_store::PagedPool& pool, kv_store::StatePool& states) {
   const auto found = kept_.find(id.value);
   const kv::RunView run = ledger.sequences().runs(sequence).back();
   const std::int64_t block_bytes = pool.geometry().block_bytes();
@@ -89,6 +112,12 @@ Status SwapSpace::restore(RequestId id, SeqId sequence, std::int32_t first,
     const std::span<const std::byte> from = found->second.bytes.span().subspan(
         static_cast<std::size_t>(i * block_bytes), static_cast<std::size_t>(block_bytes));
     status = pool.write_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1), from);
+  }
+  if (status.ok() && ledger.points().exist()) {
+    (void)ledger.points().take_tail(sequence);  // its block was written as a whole
+    status = states.write(
+        ledger.points().places(sequence).to,
+        found->second.bytes.span().subspan(static_cast<std::size_t>(blocks * block_bytes)));
   }
   forget(id);
   return status;

@@ -1,8 +1,9 @@
-// SwapSpace: KV of preempted requests in host memory, from where it comes back bit for bit.
+// SwapSpace: KV of preempted requests in host memory, from where it comes back bit for bit. Where
+// layers carry a state, the one at the sequence's length is kept with it.
 //
 // Plain sequences alone are swapped, whose KV is in blocks of the pool's own format. Compositions,
-// windows, states and formats that are written block by block are not. On a CPU the pool is in host
-// memory too. A swap is a copy within it, which frees the blocks.
+// windows, states on an accelerator and formats that are written block by block are not. On a CPU
+// the pool is in host memory too. A swap is a copy within it, which frees the blocks.
 //
 // Thread rule: the engine thread.
 #pragma once
@@ -15,6 +16,7 @@
 #include "quire/device/host_buffer.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/kv_store/state_pool.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -23,15 +25,18 @@ namespace quire::engine {
 class SwapSpace {
  public:
   // Copies the KV of a sequence that is to lose it. Returns how many tokens it has copied; 0 where
-  // it cannot, or where the space has no room for it. Never more than the pool's bytes are kept.
+  // it cannot, or where the space has no room for it. Never more than the pool's bytes are kept,
+  // states included.
   [[nodiscard]] std::int32_t keep(RequestId id, SeqId sequence, const kv::Ledger& ledger,
-                                  const kv_store::PagedPool& pool);
+                                  const kv_store::PagedPool& pool,
+                                  const kv_store::StatePool& states);
   // Returns the tokens of the request's KV that is kept; 0 for none.
   [[nodiscard]] std::int32_t kept(RequestId id) const;
-  // Writes the KV of the tokens from `first` on, which begin a block, into the sequence's blocks,
-  // where there is room for them. Forgets it then. Fails only on an accelerator.
-  [[nodiscard]] Status restore(RequestId id, SeqId sequence, std::int32_t first,
-                               const kv::Ledger& ledger, kv_store::PagedPool& pool);
+  // Writes the KV of the tokens from `first` on into the sequence's blocks, where there is room for
+  // them. Writes the state into the place for the next one. The first block is written as a whole.
+  // Forgets it all then. Fails only on an accelerator.
+  [[nodiscard]] Status restore(RequestId id, SeqId sequence, std::int32_t first, kv::Ledger& ledger,
+                               kv_store::PagedPool& pool, kv_store::StatePool& states);
   // Forgets a request that has ended, if its KV is kept.
   void forget(RequestId id);
 
@@ -42,9 +47,9 @@ class SwapSpace {
 
  private:
   struct Kept {
-    device::HostBuffer bytes;  // [blocks]
+    device::HostBuffer bytes;  // [blocks], then the state
     std::int32_t tokens = 0;
-    std::int64_t size = 0;  // bytes of the blocks
+    std::int64_t size = 0;  // bytes of all of it
   };
 
   std::unordered_map<std::uint64_t, Kept> kept_;

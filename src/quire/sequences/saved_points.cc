@@ -23,6 +23,7 @@
 #include "quire/kv_store/saved_states.h"
 #include "quire/result.h"
 #include "quire/sequences/saved_sequences.h"
+#include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
 #include "quire/tensor/state_view.h"
@@ -128,16 +129,20 @@ Status SavedSequences::describe_states(const StateRef& state, Described& describ
   });
 }
 
-Status SavedSequences::check_states(const kv_store::KVFile& file) const {
+Status SavedSequences::check_states(const kv_store::KVFile& file, const SavedState& rest) const {
   const tensor::StateGeometry geometry = engine_.model_config().state_geometry();
-  return file.content().runs.empty() ? Status() : file.check_states_fit(geometry.parts);
+  const bool has_own = parts_of(file.content().runs, rest).size() > rest.ranks.size();
+  const bool has_state = has_own || (rest.map_blocks.empty() && !file.content().runs.empty());
+  return has_state ? file.check_states_fit(geometry.parts) : Status();
 }
 
 Result<std::vector<std::byte>> SavedSequences::read_last_state(
-    std::span<const kv_store::SavedRun> runs, const StatesToLoad& states) const {
+    std::span<const kv_store::SavedRun> runs, const SavedState& rest,
+    const StatesToLoad& states) const {
   const tensor::StateGeometry geometry = engine_.model_config().state_geometry();
   std::vector<std::byte> state;
-  const std::int64_t length = tokens_of(runs);
+  const auto parts = parts_of(runs, rest);
+  const std::int64_t length = parts.size() > rest.ranks.size() ? tokens_of(parts.back()) : 0;
   if (geometry.state_bytes == 0 || length == 0) {
     return state;
   }

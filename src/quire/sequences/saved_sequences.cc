@@ -24,6 +24,7 @@
 #include "quire/kv/ledger.h"
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/restore_points.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -34,6 +35,7 @@
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/state_view.h"
 #include "quire/tiers/background_loads.h"
 #include "quire/tiers/held_segment.h"
@@ -91,6 +93,18 @@ void SavedSequences::describe(const kv::RunView& run, std::span<const TokenId> t
   }
 }
 
+// Adds the maps of a run that was described.
+void SavedSequences::describe_maps(std::span<const BlockId> maps, const kv::RunView& run,
+                                   Described& described) const {
+  const auto zeros = maps.size() * static_cast<std::size_t>(pool().geometry().block_tokens);
+  described.runs.push_back({.tokens = std::vector<TokenId>(zeros),
+                            .start_position = run.start_position + run.num_tokens});
+  described.blocks.emplace_back(maps.begin(), maps.end());
+  described.formats.push_back(kv::kOwnFormat);
+  described.rest.map_blocks.push_back(static_cast<std::int32_t>(maps.size()));
+  ++described.rest.parts.back();
+}
+
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose) {
   QUIRE_TRY(const StateRef with_windows, sequences_.whole(whose, {}));
   QUIRE_TRY(const StateRef state, with_tail(with_windows));
@@ -98,18 +112,31 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
     return ledger().sequences().runs(state->sequence);
   }));
-  if (runs.size() > 1 && ledger().points().exist()) {
+  const bool has_maps = runs.size() > 1 && ledger().points().exist();
+  if (has_maps && pool().geometry().format != tensor::KVFormat::kPlain) {
     return {ErrorCode::kIncompatible,
-            "a sequence behind chunks cannot be saved yet where the model's layers carry a state; "
-            "save the chunks in a store, or compose them in mode exact"};
+            "a sequence behind chunks cannot be saved where the model's layers carry a state and "
+            "KV is stored as codes, which files check; open the model with a kv_dtype of 16 or 32 "
+            "bits, or compose in mode exact"};
   }
   Described described{
       .rest = {.sampled = state->sampled, .grade = state->grade, .kernels = tiers_.kernels()}};
   SavedState& rest = described.rest;
   std::span<const TokenId> tokens = state->tokens;
-  for (const kv::RunView& run : runs) {
-    describe(run, tokens.first(static_cast<std::size_t>(run.num_tokens)), described);
-    tokens = tokens.subspan(static_cast<std::size_t>(run.num_tokens));
+  using Maps = std::vector<std::vector<BlockId>>;  // [runs before the own one]
+  QUIRE_TRY(const Maps maps, engine_.thread().ask<Maps>([&]() -> Result<Maps> {
+    Maps blocks;
+    for (const auto map : ledger().segments().maps_before(state->sequence)) {
+      blocks.emplace_back(map.begin(), map.end());
+    }
+    return blocks;
+  }));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    describe(runs[i], tokens.first(static_cast<std::size_t>(runs[i].num_tokens)), described);
+    tokens = tokens.subspan(static_cast<std::size_t>(runs[i].num_tokens));
+    if (has_maps && i < maps.size()) {
+      describe_maps(maps[i], runs[i], described);
+    }
   }
   rest.tail.assign(tokens.begin(), tokens.end());
   if (std::ranges::all_of(rest.parts, [](std::int32_t count) { return count == 1; })) {
@@ -256,6 +283,20 @@ Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
   return {};
 }
 
+// Checks the saved run with the maps of a run.
+Status SavedSequences::check_maps(const kv_store::SavedRun& maps, std::int32_t blocks) const {
+  const std::int64_t block_tokens = pool().geometry().block_tokens;
+  if (!ledger().points().exist()) {
+    return {ErrorCode::kIncompatible,
+            "the saved sequence has maps on states, which no layer of the model carries"};
+  }
+  if (std::ssize(maps.tokens) == blocks * block_tokens && !maps.type && maps.lost_blocks == 0) {
+    return {};
+  }
+  return {ErrorCode::kCorrupt, base::str_cat("a saved run of ", maps.tokens.size(),
+                                             " tokens is no ", blocks, " blocks with maps")};
+}
+
 // Reserves room for the runs that the sequence was composed of.
 Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored) {
@@ -267,8 +308,12 @@ Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
               base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
                             " blocks: only the last run, the sequence's own, loses any")};
     }
-    QUIRE_TRY(const tiers::SegmentShape segment, segment_of(parts[i], rest));
+    QUIRE_TRY(tiers::SegmentShape segment, segment_of(parts[i], rest));
     QUIRE_TRY_STATUS(check_run(segment.tokens, run.start_position));
+    if (i < rest.map_blocks.size()) {
+      segment.num_map_blocks = rest.map_blocks[i];
+      QUIRE_TRY_STATUS(check_maps(maps_of(runs, rest, i), segment.num_map_blocks));
+    }
     QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(segment, rest.stored_from[i]));
     restored.before.push_back(held);
     restored.uses.push_back(
@@ -367,7 +412,7 @@ Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> run
                                          const OpenBlocks& open, const StatesToLoad& states,
                                          const LoadSequenceOptions& options) {
   QUIRE_TRY_STATUS(engine::SessionService::check_user({.salt = options.salt}));
-  QUIRE_TRY(std::vector<std::byte> last_state, read_last_state(runs, states));
+  QUIRE_TRY(std::vector<std::byte> last_state, read_last_state(runs, rest, states));
   engine::Tasks task{1};  // task that gives up what is prepared
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   restored.last_state = std::move(last_state);
@@ -507,7 +552,7 @@ Result<StateRef> SavedSequences::load(const std::filesystem::path& path,
       .at = content.states.at,
       .read = [&file](std::size_t index, std::span<const tensor::StatePart> parts,
                       std::span<std::byte> to) { return file->read_state(index, parts, to); }};
-  QUIRE_TRY_STATUS(check_states(*file));
+  QUIRE_TRY_STATUS(check_states(*file, rest));
   return restore(content.runs, std::move(rest), open, states, options);
 }
 

@@ -88,8 +88,8 @@ class SavedSequences {
                                      const SavedState& rest) const;
 
   // Returns kIncompatible that names the part unless the file's states are the model's. A file
-  // without KV has none.
-  [[nodiscard]] Status check_states(const kv_store::KVFile& file) const;
+  // without KV has none, nor has one whose KV is that of chunks with maps alone.
+  [[nodiscard]] Status check_states(const kv_store::KVFile& file, const SavedState& rest) const;
 
   // Saves one file with tokens, KV, and everything that continuing needs. The file is there whole
   // or not at all.
@@ -128,9 +128,11 @@ class SavedSequences {
   [[nodiscard]] Result<StateRef> with_tail(const StateRef& state);
   // Adds the state at the sequence's length, and restore points of its history.
   [[nodiscard]] Status describe_states(const StateRef& state, Described& described);
-  // Returns the state behind all KV of the runs; empty where there is none.
+  // Returns the state behind the KV of the own run; empty where there is none. The maps of the runs
+  // before it make the state behind those.
   [[nodiscard]] Result<std::vector<std::byte>> read_last_state(
-      std::span<const kv_store::SavedRun> runs, const StatesToLoad& states) const;
+      std::span<const kv_store::SavedRun> runs, const SavedState& rest,
+      const StatesToLoad& states) const;
   // Makes the other states restore points of the sequence.
   [[nodiscard]] Status restore_points(const StateRef& state, const StatesToLoad& states);
   [[nodiscard]] Result<StateRef> restore_now(const Restored& restored, const OpenBlocks& open);
@@ -150,6 +152,9 @@ class SavedSequences {
                                  const SavedState& rest) const;
   void describe(const kv::RunView& run, std::span<const TokenId> tokens,
                 Described& described) const;
+  void describe_maps(std::span<const BlockId> maps, const kv::RunView& run,
+                     Described& described) const;
+  [[nodiscard]] Status check_maps(const kv_store::SavedRun& maps, std::int32_t blocks) const;
   [[nodiscard]] Status check_run(std::span<const TokenId> tokens, std::int32_t position) const;
   [[nodiscard]] kv::Ledger& ledger() const;
   [[nodiscard]] const kv_store::PagedPool& pool() const;

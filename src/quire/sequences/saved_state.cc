@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -60,16 +61,26 @@ std::optional<std::vector<kv::MergeRank>> read_ranks(JsonView list) {
   return list.is_array() ? std::optional(std::move(ranks)) : std::nullopt;
 }
 
-// Returns whether each run has one or two of `num_runs` saved runs.
-bool are_parts(std::span<const std::int32_t> parts, std::size_t num_runs) {
+// Returns whether each run has one or two of `num_runs` saved runs. The first ones have another one
+// for their maps.
+bool are_parts(std::span<const std::int32_t> parts, std::span<const std::int32_t> map_blocks,
+               std::size_t num_runs) {
   std::size_t sum = 0;
-  for (const std::int32_t count : parts) {
-    if (count != 1 && count != 2) {
+  for (std::size_t run = 0; run < parts.size(); ++run) {
+    const std::int32_t with_tokens = parts[run] - (run < map_blocks.size() ? 1 : 0);
+    if (with_tokens != 1 && with_tokens != 2) {
       return false;
     }
-    sum += static_cast<std::size_t>(count);
+    sum += static_cast<std::size_t>(parts[run]);
   }
   return sum == num_runs;
+}
+
+// Returns whether each run before the own one has maps, or none has.
+bool are_maps(std::span<const std::int32_t> map_blocks, const SavedState& state) {
+  const bool all = map_blocks.size() == state.ranks.size() && !state.parts.empty() &&
+                   std::ranges::all_of(map_blocks, [](std::int32_t count) { return count > 0; });
+  return map_blocks.empty() || all;
 }
 
 // Members with a type of their own, and the object for the lists.
@@ -119,6 +130,9 @@ std::string to_json(const SavedState& state) {
   if (!state.parts.empty()) {
     object.set("parts", Json::list(state.parts));
   }
+  if (!state.map_blocks.empty()) {
+    object.set("map_blocks", Json::list(state.map_blocks));
+  }
   return base::write_json(object);
 }
 
@@ -142,13 +156,23 @@ Result<SavedState> parse_saved_state(std::string_view text, std::size_t num_runs
   state.tail = *std::move(tail);
   state.ranks = *std::move(ranks);
   state.stored_from = *std::move(stored_from);
+  if (const JsonView maps = object.view().find("map_blocks"); !maps.is_null()) {
+    auto counts = base::read_json_list<std::int32_t>(maps);
+    if (!counts) {
+      return no_sequence(what, kMalformed);
+    }
+    state.map_blocks = *std::move(counts);
+  }
   if (const JsonView parts = object.view().find("parts"); !parts.is_null()) {
     auto counts = base::read_json_list<std::int32_t>(parts);
-    if (!counts || !are_parts(*counts, num_runs)) {
+    if (!counts || !are_parts(*counts, state.map_blocks, num_runs)) {
       return no_sequence(what, kMalformed);
     }
     state.parts = *std::move(counts);
     num_runs = state.parts.size();
+  }
+  if (!are_maps(state.map_blocks, state)) {
+    return no_sequence(what, kMalformed);
   }
   // The KV of a last token is computed when it is wanted, so behind KV there always is one.
   const bool alone = state.tail.size() == 1 || !state.kv_dtype.empty();
@@ -174,11 +198,17 @@ std::vector<std::span<const kv_store::SavedRun>> parts_of(std::span<const kv_sto
                                                           const SavedState& state) {
   std::vector<std::span<const kv_store::SavedRun>> parts;
   for (std::size_t run = 0; !runs.empty(); ++run) {
-    const std::int32_t count = state.parts.empty() ? 1 : state.parts[run];
-    parts.push_back(runs.first(static_cast<std::size_t>(count)));
-    runs = runs.subspan(static_cast<std::size_t>(count));
+    const std::size_t count = state.parts.empty() ? 1 : static_cast<std::size_t>(state.parts[run]);
+    parts.push_back(runs.first(count - (run < state.map_blocks.size() ? 1 : 0)));
+    runs = runs.subspan(count);
   }
   return parts;
+}
+
+const kv_store::SavedRun& maps_of(std::span<const kv_store::SavedRun> runs, const SavedState& state,
+                                  std::size_t index) {
+  const auto until = std::span(state.parts).first(index + 1);
+  return runs[static_cast<std::size_t>(std::accumulate(until.begin(), until.end(), 0)) - 1];
 }
 
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,

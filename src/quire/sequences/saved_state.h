@@ -21,9 +21,13 @@ struct SavedState {
   std::vector<kv::MergeRank> ranks;       // ranks of the runs before the sequence's own one
   std::vector<std::int32_t> stored_from;  // first stored tokens of the same runs, see kv::RunView
   std::int32_t own_position = 0;
-  // The number of saved runs of each run, the own one last. It is 2 where a last block that is not
-  // full has another format than the blocks before it. Empty: 1 of each.
+  // The number of saved runs of each run, the own one last. One more is there where a last block
+  // that is not full has another format than the blocks before it, and one for maps. Empty: 1 of
+  // each.
   std::vector<std::int32_t> parts = {};
+  // The blocks with maps on states of the runs before the own one (docs/adr/0048), which are the
+  // last saved run of each. Its tokens are zeros. Empty for a model without states.
+  std::vector<std::int32_t> map_blocks = {};
   // The last token of a sequence that has one: it has no KV. Where KV is stored block by block,
   // there may be a block of such tokens.
   std::vector<TokenId> tail;
@@ -36,9 +40,12 @@ struct SavedState {
 };
 
 [[nodiscard]] std::string to_json(const SavedState& state);
-// Returns the saved runs of each run of the sequence.
+// Returns the saved runs of each run of the sequence, without those with maps.
 [[nodiscard]] std::vector<std::span<const kv_store::SavedRun>> parts_of(
     std::span<const kv_store::SavedRun> runs, const SavedState& state);
+// Returns the saved run with the maps of the sequence's run `index`, which has some.
+[[nodiscard]] const kv_store::SavedRun& maps_of(std::span<const kv_store::SavedRun> runs,
+                                                const SavedState& state, std::size_t index);
 // Reads the state of a sequence of `num_runs` saved runs. Its writer is unknown, so every number is
 // checked; kCorrupt names `what`.
 [[nodiscard]] Result<SavedState> parse_saved_state(std::string_view json, std::size_t num_runs,

@@ -59,6 +59,39 @@ TEST(SavedState, FingerprintsDifferByModelAndByKernels) {
   EXPECT_FALSE(tiers::kv_fingerprint("", "").empty());
 }
 
+TEST(SavedState, MapsAreTheLastSavedRunsOfRunsBefore) {
+  SavedState composed = composed_state();
+  composed.parts = {2, 3, 1};
+  composed.map_blocks = {4, 1};
+  const std::string json = to_json(composed);
+  const SavedState read = parse_saved_state(json, 6, "file").value();
+  EXPECT_THAT(read.map_blocks, ElementsAre(4, 1));
+  const std::vector<kv_store::SavedRun> runs = {run_of(8, 0),  run_of(16, 8), run_of(8, 8),
+                                                run_of(3, 16), run_of(4, 19), run_of(2, 19)};
+  const auto parts = parts_of(runs, read);
+  ASSERT_EQ(parts.size(), 3);
+  EXPECT_EQ(parts[0].size(), 1);
+  EXPECT_EQ(parts[1].size(), 2);
+  EXPECT_EQ(parts[2].front().tokens.size(), 2);
+  EXPECT_EQ(maps_of(runs, read, 0).tokens.size(), 16);
+  EXPECT_EQ(maps_of(runs, read, 1).tokens.size(), 4);
+}
+
+TEST(SavedState, MapsThatAreNotThoseOfItsRunsAreMalformed) {
+  SavedState composed = composed_state();
+  composed.parts = {2, 3, 1};
+  for (const std::vector<std::int32_t>& blocks :
+       std::vector<std::vector<std::int32_t>>{{4}, {4, 0}, {4, -1}, {4, 1, 1}}) {
+    composed.map_blocks = blocks;
+    EXPECT_FALSE(parse_saved_state(to_json(composed), 6, "file").ok());
+  }
+  composed.map_blocks = {4, 1};
+  composed.parts = {1, 3, 2};
+  EXPECT_FALSE(parse_saved_state(to_json(composed), 6, "file").ok()) << "a run of maps alone";
+  composed.parts = {};
+  EXPECT_FALSE(parse_saved_state(to_json(composed), 3, "file").ok());
+}
+
 TEST(SavedState, WhatIsWrittenIsRead) {
   const SavedState read = parse_saved_state(to_json(composed_state()), 3, "file").value();
   EXPECT_THAT(read.ranks, ElementsAre(kv::MergeRank{.chunk = ~std::uint64_t{0}, .variant = 3},
