@@ -95,7 +95,7 @@ def python_options():
 
 def fetch(log):
     """Fetches what tests labelled `fetched` read. Without a network they are skipped, and the log says so."""
-    for tool in ("fetch_smollm.py", "fetch_vocabs.py"):
+    for tool in ("fetch_smollm.py", "fetch_gemma3.py", "fetch_vocabs.py"):
         if log.run(sys.executable, f"tools/{tool}", check=False) != 0:
             log.write(f"{tool} could not fetch: its tests will be skipped")
 

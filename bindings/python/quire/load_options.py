@@ -13,7 +13,7 @@ from .convert import to_bytes, to_path, to_text
 Model = str | os.PathLike[str]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KVDType = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"]
-Quantize = Literal["q8g32", "q4g32", "fp8"]
+Quantize = Literal["auto", "q8g32", "q4g32", "fp8"]
 Scheduler = Literal["fcfs", "priority", "shortest", "fair", "adaptive"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 Speculate = Literal["ngram", "suffix"] | dict[str, Any] | None

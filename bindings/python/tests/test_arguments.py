@@ -253,3 +253,9 @@ def test_outputs_have_the_members_of_the_library_in_its_order(chunked):
     (part,) = chunked.explain([5, 6])
     names = "chunk_type chunk_id position tokens hit reason matched_tokens usable_tokens replayed_tokens".split()
     assert list(part) == names and part.chunk_id is None
+
+
+def test_quantize_auto_leaves_weights_as_the_checkpoint_has_them():
+    options = {"threads": 2, "kv_budget": "32MiB"}
+    with quire.LLM(MODEL, **options) as plain, quire.LLM(MODEL, quantize="auto", **options) as auto:
+        np.testing.assert_array_equal(auto.forward(some_ids(9)).logits, plain.forward(some_ids(9)).logits)

@@ -414,7 +414,7 @@ TEST(LLM, OptionsOutOfRangeAreRefusedByName) {
   EXPECT_THAT(message({.dtype = "int3"}), HasSubstr("dtype"));
   EXPECT_THAT(message({.kv_dtype = "int3"}), HasSubstr("kv_dtype"));
   EXPECT_EQ(message({.quantize = "q5"}),
-            "quantize must be one of \"q8g32\", \"q4g32\", \"fp8\", not \"q5\"");
+            "quantize must be one of \"auto\", \"q8g32\", \"q4g32\", \"fp8\", not \"q5\"");
   EXPECT_THAT(message({.block_tokens = 0}), HasSubstr("block_tokens"));
   EXPECT_THAT(message({.kv_budget_bytes = 1000}), HasSubstr("kv_budget"));
   EXPECT_EQ(LLM::open("no/such/model").error().code, ErrorCode::kIo);

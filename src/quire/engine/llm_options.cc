@@ -127,7 +127,7 @@ Status check_options(const LLMOptions& options) {
   QUIRE_TRY_STATUS(check_name("kv_dtype", options.kv_dtype,
                               {"auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"}));
   if (!options.quantize.empty()) {
-    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"q8g32", "q4g32", "fp8"}));
+    QUIRE_TRY_STATUS(check_name("quantize", options.quantize, {"auto", "q8g32", "q4g32", "fp8"}));
   }
   if (options.cache_weights && options.store.empty()) {
     return {ErrorCode::kInvalidArgument,
@@ -178,7 +178,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .drafter = options.drafter,
           .log = Log(options.log),
           .model = {.dtype = options.dtype,
-                    .quantize = options.quantize,
+                    .quantize = options.quantize == "auto" ? "" : options.quantize,
                     .kv_dtype = options.kv_dtype,
                     .seed = options.seed,
                     .chat_template = options.chat_template,
