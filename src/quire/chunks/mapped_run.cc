@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/no_memory.h"
 #include "quire/chunks/chunk_maps.h"
@@ -21,6 +22,7 @@ namespace quire::chunks {
 Result<std::shared_ptr<MappedRun>> MappedRun::make(engine::Engine& engine,
                                                    tiers::TierService& tiers, std::int64_t tokens) {
   QUIRE_TRY(auto maps, make_maps(engine, tokens));
+  QUIRE_CHECK(maps.has_value(), "maps belong to models whose layers carry a state");
   return std::shared_ptr<MappedRun>(new MappedRun(engine, tiers, tokens, *std::move(maps)));
 }
 

@@ -21,7 +21,6 @@
 #include "quire/contexts/item_list.h"
 #include "quire/interrupt.h"
 #include "quire/kv_store/kv_file.h"
-#include "quire/kv_store/kv_file_content.h"
 #include "quire/kv_store/store.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"

@@ -9,6 +9,7 @@
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/running_step.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"

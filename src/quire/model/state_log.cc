@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "quire/base/check.h"
 #include "quire/kernels/state_ops.h"

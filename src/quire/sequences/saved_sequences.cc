@@ -35,6 +35,7 @@
 #include "quire/sequences/saved_state.h"
 #include "quire/sequences/sequence_service.h"
 #include "quire/sequences/sequence_state.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/state_view.h"
 #include "quire/tiers/background_loads.h"
