@@ -169,8 +169,10 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
 Result<std::vector<ReusePart>> Engine::explain(std::span<const TokenId> tokens,
                                                const std::string& salt) {
   std::vector<ReusePart> parts;
-  QUIRE_TRY_STATUS(
-      thread_.call([&] { parts = prompt_parts(core_->ledger.cache(), tokens, salt_of(salt)); }));
+  QUIRE_TRY_STATUS(thread_.call([&] {
+    parts = prompt_parts(core_->ledger.cache(), tokens, salt_of(salt),
+                         prompt_reuse(*core_, tokens, salt_of(salt)));
+  }));
   return parts;
 }
 
@@ -178,8 +180,10 @@ Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
                                              const std::string& salt) {
   Cached cached;
   QUIRE_TRY_STATUS(thread_.call([&] {
-    cached = {.tokens = core_->ledger.cache().match(tokens, salt_of(salt)),
-              .miss = kv::to_text(core_->ledger.cache().explain(tokens, salt_of(salt)))};
+    const PromptReuse reuse = prompt_reuse(*core_, tokens, salt_of(salt));
+    const std::int32_t usable = std::max(reuse.cached, reuse.host);
+    cached = {.tokens = usable,
+              .miss = kv::to_text(core_->ledger.cache().explain(tokens, salt_of(salt), usable))};
   }));
   return cached;
 }

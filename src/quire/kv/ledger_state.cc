@@ -84,6 +84,7 @@ std::int32_t LedgerState::reattach(SeqId id) {
     const std::int32_t unknown = prefix.known_tokens - prefix.tokens;
     const bool is_far = unknown > (prefix.tokens > 0 ? kPointDistance : 0);
     own->leave_history_at(is_far ? prefix.known_tokens : 0);
+    own->replay_until(prefix.known_tokens);
   }
   tokens_reused += sequence.num_computed();
   return sequence.num_computed();

@@ -388,7 +388,11 @@ std::int32_t SharedBlocks::clear_cache() {
 // Evicts the next blocks and returns how many became free. Blocks that are in use below an evicted
 // one only leave the index.
 std::int32_t SharedBlocks::evict(std::optional<PrefixMiss::Why> why) {
-  const PrefixIndex::Eviction done = index_.evict(why);
+  const PrefixIndex::Eviction done = index_.next_eviction(why);
+  if (on_eviction_ && done.why != PrefixMiss::Why::kCleared) {
+    std::ranges::for_each(done.blocks, on_eviction_);
+  }
+  index_.evict(done);
   std::int32_t freed = 0;
   for (const BlockRef block : done.blocks) {
     freed += drop_reference(block) ? 1 : 0;
