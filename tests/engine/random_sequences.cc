@@ -224,7 +224,7 @@ bool RandomSequences::edit_approximately() {
   const bool keeps_kv = edited.edit != live->copy.edit;
   const Sequence before = live->sequence.fork().value();
   const Status status = live->sequence.replace(start, stop, middle, {}, EditMode::kApproximate);
-  if (keeps_kv && site_.scenario.forgets) {
+  if (keeps_kv && site_.scenario.refuses_moves()) {
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(status.error().code, ErrorCode::kIncompatible) << status.error().message;
     site_.was_refused = true;

@@ -23,6 +23,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/host_tier.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/request_table.h"
@@ -98,6 +99,7 @@ Status Engine::open(const std::string& model) {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(core_, open_core(model, options_, context_, accelerator_.get()));
+  QUIRE_TRY_STATUS(open_host_points(*core_, options_.host_kv_budget_bytes));
   if (std::string remark = remark_on_threads(options_.threads); !remark.empty()) {
     core_->bundle.remarks.push_back(std::move(remark));
   }

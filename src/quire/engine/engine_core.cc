@@ -18,7 +18,6 @@
 #include "quire/drafts/options.h"
 #include "quire/engine/bundle_options.h"
 #include "quire/engine/draft_model.h"
-#include "quire/engine/host_tier.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/open_format.h"
 #include "quire/engine/turn_marks.h"
@@ -363,7 +362,6 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   QUIRE_TRY(auto core, make_core(std::move(bundle), std::move(paged_pool), std::move(staging),
                                  ledger, options, accelerator));
   core->draft = std::move(draft);
-  QUIRE_TRY_STATUS(open_host_points(*core, options.host_kv_budget_bytes));
   return core;
 }
 

@@ -15,11 +15,10 @@
 
 namespace quire::engine {
 
-// Tokens of a prompt that need no computing: those that the prefix cache has, and the end of those
-// that host memory goes on with; 0 where it does not.
+// How many tokens of a prompt need no computing.
 struct PromptReuse {
-  std::int32_t cached = 0;
-  std::int32_t host = 0;
+  std::int32_t cached = 0;  // those that the prefix cache has
+  std::int32_t host = 0;    // up to where host memory goes on; 0 where it does not
 };
 
 // Returns what can be reused of a prompt now.

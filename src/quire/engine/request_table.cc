@@ -169,7 +169,7 @@ std::int64_t RequestTable::admit(ActiveRequest& active) {
   const sched::RequestProgress progress = core_.scheduler.progress(active.id());
   if (request.explain && !request.composed) {
     const std::string& salt = options_.salt_of(request.salt);
-    PromptReuse reuse = prompt_reuse(core_, request.prompt, salt);
+    PromptReuse reuse{.cached = core_.ledger.cache().match(request.prompt, salt)};
     if (progress.kept_tokens > 0) {  // the cache knows them by now
       reuse = {.cached = progress.cached_tokens - progress.kept_tokens,
                .host = progress.cached_tokens};

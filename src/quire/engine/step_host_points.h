@@ -14,8 +14,8 @@ namespace quire::engine {
 // Notes the points that requests of the plan can go on from. Returns true where that changes the
 // plan, which is to be made again.
 [[nodiscard]] bool note_host_points(Step& step);
-// Brings back the KV and the state of a request that was admitted, where a point in host memory is
-// behind more tokens than it has. Without room its tokens are computed.
+// Brings back KV and state of a request that was admitted. Does so where a point in host memory is
+// behind more tokens than it has. Without room the tokens are computed.
 void bring_back(Step& step, RequestId id, SeqId sequence);
 
 }  // namespace quire::engine

@@ -26,7 +26,9 @@ namespace quire::kv {
 
 struct LedgerState {
   explicit LedgerState(const LedgerConfig& config)
-      : shared(config), states(config.num_states), losing(shared, states) {}
+      : shared(config, [this](BlockRef block) { losing.block_goes(block); }),
+        states(config.num_states),
+        losing(shared, states) {}
 
   // Returns a sequence. Precondition (QUIRE_CHECK): the id is known.
   [[nodiscard]] Sequence& sequence(SeqId id) {

@@ -20,7 +20,6 @@ namespace quire::kv {
 void LosingPoints::set_keeper(PointKeeper keeper) {
   keeper_ = std::move(keeper);
   states_->set_on_eviction([this](const States::KnownPoint& point) { state_goes(point); });
-  shared_->set_on_eviction([this](BlockRef block) { block_goes(block); });
 }
 
 void LosingPoints::forget() const {
@@ -62,6 +61,9 @@ void LosingPoints::state_goes(const States::KnownPoint& point) const {
 
 // The points of which the block is the last full one. Those behind it went with its children.
 void LosingPoints::block_goes(BlockRef block) const {
+  if (!keeper_.keep) {
+    return;
+  }
   try {
     const PrefixIndex& index = shared_->index();
     std::vector<BlockRef> path;

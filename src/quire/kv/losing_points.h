@@ -26,6 +26,8 @@ class LosingPoints {
 
   // Sets who is told from now on.
   void set_keeper(PointKeeper keeper);
+  // Tells the keeper of points whose KV goes with a cached block, which is still there.
+  void block_goes(BlockRef block) const;
   // Tells the keeper that the cache was cleared.
   void forget() const;
 
@@ -33,7 +35,6 @@ class LosingPoints {
   [[nodiscard]] std::vector<BlockId> where(std::span<const BlockRef> path) const;
   [[nodiscard]] bool keep(const States::KnownPoint& point, std::span<const BlockRef> path) const;
   void state_goes(const States::KnownPoint& point) const;
-  void block_goes(BlockRef block) const;
 
   SharedBlocks* shared_;
   States* states_;

@@ -163,7 +163,8 @@ TEST_F(PointsThatAreLost, AreReadWhereTheirBlocksWereBeforeTheyMoved) {
       for (const BlockCopy& copy : ledger.take_copies()) {
         written[copy.to.value] = written[copy.from.value];
       }
-      for (const BlockId block : ledger.sequences().runs(id).back().blocks) {
+      const RunView run = ledger.sequences().runs(id).back();
+      for (const BlockId block : run.blocks) {
         written[block.value] = prompt[0];
       }
       ledger.sequences().advance(id, count);

@@ -77,8 +77,7 @@ class RestorePoints {
   void add(SeqId id, std::int32_t tokens, const HeldState& state, bool stays = false);
   // Forgets points of the sequence's history that stand close together, far from its end.
   void thin(SeqId id);
-  // Sets who keeps points that are about to be lost. What it keeps comes back as note_brought()
-  // says.
+  // Sets who keeps points that are about to be lost.
   void set_keeper(PointKeeper keeper);
   // Notes that the KV and the state behind `first` tokens of a sequence were brought back: its
   // present length needs no replay from there.

@@ -22,14 +22,15 @@
 
 namespace quire::kv {
 
-SharedBlocks::SharedBlocks(const LedgerConfig& config)
+SharedBlocks::SharedBlocks(const LedgerConfig& config, OnEviction on_eviction)
     : config_(config),
       pool_(config.num_ids()),
       lent_(config),
       parts_(config),
       index_(config.prefix_cache ? config.num_ids() : 0, config.block_tokens),
       reserved_(pool_),
-      copies_(config.num_ids()) {
+      copies_(config.num_ids()),
+      on_eviction_(std::move(on_eviction)) {
   if (config.standing_open_blocks > 0) {
     BlockCounts standing;
     standing[config.open_format().value_or(kOwnFormat)] = config.standing_open_blocks;

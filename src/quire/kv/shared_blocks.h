@@ -32,7 +32,9 @@ namespace quire::kv {
 
 class SharedBlocks {
  public:
-  explicit SharedBlocks(const LedgerConfig& config);
+  // A function that hears of a cached block before it makes room for others.
+  using OnEviction = std::function<void(BlockRef)>;
+  explicit SharedBlocks(const LedgerConfig& config, OnEviction on_eviction = {});
 
   [[nodiscard]] const LedgerConfig& config() const { return config_; }
   [[nodiscard]] const BlockPool& pool(FormatId format = {}) const {
@@ -54,8 +56,6 @@ class SharedBlocks {
   [[nodiscard]] std::int64_t num_evictions(std::optional<PrefixMiss::Why> why = {}) const;
   // Returns the eviction order, which has the hints of sessions and the time.
   [[nodiscard]] EvictionOrder& order() { return index_.order(); }
-  // Sets who hears of a cached block before it makes room for others.
-  void set_on_eviction(std::function<void(BlockRef)> hears) { on_eviction_ = std::move(hears); }
 
   // Takes `count` blocks: those that are set aside for `holder` first. Where too few are free,
   // takes those that are set aside for others, then evicts cached ones in their order. Blocks lie
@@ -138,9 +138,9 @@ class SharedBlocks {
   std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
   CopyOrders copies_;
   std::int64_t num_moved_ = 0;
-  std::function<void(BlockRef)> on_eviction_;  // absent: nobody hears
-  std::vector<BlockRef> taken_;                // by the last acquire_fresh, if in several pieces
-  std::vector<BlockRef> taken_for_holder_;     // by the last acquire, if some were set aside
+  const OnEviction on_eviction_;            // absent: nobody hears
+  std::vector<BlockRef> taken_;             // by the last acquire_fresh, if in several pieces
+  std::vector<BlockRef> taken_for_holder_;  // by the last acquire, if some were set aside
 };
 
 // Returns how many holders the block has, not counting the index.

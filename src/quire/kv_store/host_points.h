@@ -6,9 +6,9 @@
 //   2. A block stays while a point, a longer block or a reader needs it, and no longer.
 //   3. A point is found by its salt and its tokens, which are compared one by one.
 //
-// The point that is worth least gives way: the one whose hit saves the fewest tokens for its bytes,
-// where use keeps its worth fresh (GreedyDual-Size, as in kv/states.h). It saves the tokens behind
-// the next shorter point of its history. Its bytes are those that nobody else needs.
+// The point that is worth least gives way: its hit saves the fewest tokens for its bytes. Use keeps
+// its worth fresh (GreedyDual-Size, as in kv/states.h). It saves the tokens behind the next shorter
+// point of its history. Its bytes are those that nobody else needs.
 //
 // Thread rule: one thread per object. A Reader goes before its HostPoints.
 #pragma once
@@ -131,7 +131,7 @@ class HostPoints {
     double worth_before = 0;  // worth of what had given way before its last use
     std::uint64_t last_use = 0;
   };
-  // What is read of a new point before anything is linked.
+  // The bytes of a new point before anything is linked.
   struct Fresh {
     std::vector<device::HostBuffer> blocks;
     std::unique_ptr<Point> point;

@@ -1,5 +1,5 @@
-// Restore points in host memory. Oracle: the bytes of a block, a tail and a state follow from the
-// salt and the tokens before their end, so a test knows them without keeping them.
+// Restore points in host memory. Oracle: bytes follow from the salt and the tokens before the end
+// of a block, a tail or a state. So a test knows them without keeping them.
 #include "quire/kv_store/host_points.h"
 
 #include <gtest/gtest.h>
@@ -25,11 +25,11 @@ namespace {
 
 using Tokens = std::vector<TokenId>;
 
-constexpr std::int64_t kBlockBytes = 48, kStateBytes = 100;
-constexpr std::int32_t kBlockTokens = 4;
+constexpr std::int64_t kPointBlockBytes = 48, kPointStateBytes = 100;
+constexpr std::int32_t kPointBlockTokens = 4;
 
-std::vector<std::byte> bytes_behind(std::span<const TokenId> tokens, const std::string& salt,
-                                    std::int64_t size) {
+std::vector<std::byte> point_bytes_behind(std::span<const TokenId> tokens, const std::string& salt,
+                                          std::int64_t size) {
   std::seed_seq seed(tokens.begin(), tokens.end());
   std::vector<std::uint32_t> words(static_cast<std::size_t>(size));
   seed.generate(words.begin(), words.end());
@@ -49,7 +49,7 @@ class PointsInHostMemory : public testing::Test {
         return Status(ErrorCode::kDevice, "the device is gone");
       }
       EXPECT_EQ(std::ssize(to), size);
-      std::ranges::copy(bytes_behind(std::span(tokens).first(end), salt, size), to.begin());
+      std::ranges::copy(point_bytes_behind(std::span(tokens).first(end), salt, size), to.begin());
       return Status();
     };
     return points.keep(
@@ -57,19 +57,19 @@ class PointsInHostMemory : public testing::Test {
         {.read_block =
              [&](std::size_t block, std::span<std::byte> to) {
                ++num_read_;
-               return write((block + 1) * kBlockTokens, kBlockBytes, to);
+               return write((block + 1) * kPointBlockTokens, kPointBlockBytes, to);
              },
          .read_tail =
-             [&](std::span<std::byte> to) { return write(tokens.size(), kBlockBytes, to); },
+             [&](std::span<std::byte> to) { return write(tokens.size(), kPointBlockBytes, to); },
          .read_state =
-             [&](std::span<std::byte> to) { return write(tokens.size(), kStateBytes, to); }});
+             [&](std::span<std::byte> to) { return write(tokens.size(), kPointStateBytes, to); }});
   }
 
   static HostPoints::Sizes sizes(std::int64_t budget) {
     return {.budget_bytes = budget,
-            .block_bytes = kBlockBytes,
-            .state_bytes = kStateBytes,
-            .block_tokens = kBlockTokens};
+            .block_bytes = kPointBlockBytes,
+            .state_bytes = kPointStateBytes,
+            .block_tokens = kPointBlockTokens};
   }
 
   static device::HostBuffer allocate(std::size_t bytes) { return device::HostBuffer(bytes); }
@@ -82,16 +82,16 @@ class PointsInHostMemory : public testing::Test {
     }
     const auto all = std::span(tokens).first(static_cast<std::size_t>(point->num_tokens()));
     const auto expect = [&](std::span<const std::byte> bytes, std::size_t end) {
-      EXPECT_TRUE(std::ranges::equal(
-          bytes, bytes_behind(all.first(std::min(end, all.size())), salt, std::ssize(bytes))));
+      EXPECT_TRUE(std::ranges::equal(bytes, point_bytes_behind(all.first(std::min(end, all.size())),
+                                                               salt, std::ssize(bytes))));
     };
     const auto blocks = point->blocks();
-    EXPECT_EQ(blocks.size(), (all.size() + kBlockTokens - 1) / kBlockTokens);
+    EXPECT_EQ(blocks.size(), (all.size() + kPointBlockTokens - 1) / kPointBlockTokens);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      EXPECT_EQ(std::ssize(blocks[i]), kBlockBytes);
-      expect(blocks[i], (i + 1) * kBlockTokens);
+      EXPECT_EQ(std::ssize(blocks[i]), kPointBlockBytes);
+      expect(blocks[i], (i + 1) * kPointBlockTokens);
     }
-    EXPECT_EQ(std::ssize(point->state()), kStateBytes);
+    EXPECT_EQ(std::ssize(point->state()), kPointStateBytes);
     expect(point->state(), all.size());
     return point->num_tokens();
   }
@@ -127,11 +127,11 @@ TEST_F(PointsInHostMemory, ComeBackByteForByteBehindTheLongestTokensThatAreAlike
 TEST_F(PointsInHostMemory, ShareTheBlocksThatTheirHistoriesHaveInCommon) {
   HostPoints points(sizes(10'000), allocate);
   ASSERT_TRUE(keep(points, {1, 2, 3, 4, 5, 6, 7, 8}));
-  EXPECT_EQ(points.bytes(), 2 * kBlockBytes + kStateBytes);
+  EXPECT_EQ(points.bytes(), 2 * kPointBlockBytes + kPointStateBytes);
   ASSERT_TRUE(keep(points, {1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  EXPECT_EQ(points.bytes(), 3 * kBlockBytes + 2 * kStateBytes) << "a tail of its own";
+  EXPECT_EQ(points.bytes(), 3 * kPointBlockBytes + 2 * kPointStateBytes) << "a tail of its own";
   ASSERT_TRUE(keep(points, {1, 2, 3, 4}));
-  EXPECT_EQ(points.bytes(), 3 * kBlockBytes + 3 * kStateBytes);
+  EXPECT_EQ(points.bytes(), 3 * kPointBlockBytes + 3 * kPointStateBytes);
   EXPECT_EQ(num_read_, 2);
   ASSERT_TRUE(keep(points, {1, 2, 3, 4})) << "it is there";
   EXPECT_EQ(points.num_points(), 3);
@@ -152,7 +152,8 @@ TEST_F(PointsInHostMemory, OfTwoSaltsNeverMeet) {
 
 TEST_F(PointsInHostMemory, GiveWayWhereAHitSavesTheFewestTokensForItsBytes) {
   // Room for a long history with two points, and a short one.
-  HostPoints points(sizes(4 * kBlockBytes + 3 * kStateBytes + kBlockBytes), allocate);
+  HostPoints points(sizes(4 * kPointBlockBytes + 3 * kPointStateBytes + kPointBlockBytes),
+                    allocate);
   const Tokens half = {1, 2, 3, 4, 5, 6, 7, 8};
   Tokens all = half;
   for (TokenId i = 9; i < 17; ++i) {
@@ -171,7 +172,7 @@ TEST_F(PointsInHostMemory, GiveWayWhereAHitSavesTheFewestTokensForItsBytes) {
 }
 
 TEST_F(PointsInHostMemory, StayWhileTheyAreRead) {
-  HostPoints points(sizes(kBlockBytes + kStateBytes), allocate);
+  HostPoints points(sizes(kPointBlockBytes + kPointStateBytes), allocate);
   ASSERT_TRUE(keep(points, {1, 2}));
   {
     const auto reader = points.open(Tokens{1, 2}, "");
@@ -237,7 +238,7 @@ TEST_F(PointsInHostMemory, KeepTheBudgetInRandomOperations) {
         expect_right(points);
       }
     }
-    EXPECT_EQ(found > 0, budget >= kBlockBytes + kStateBytes) << budget;
+    EXPECT_EQ(found > 0, budget >= kPointBlockBytes + kPointStateBytes) << budget;
   }
 }
 

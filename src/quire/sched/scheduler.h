@@ -87,7 +87,7 @@ class Scheduler {
   // Returns the request that has waited longest, or nullopt when none waits. Cost: O(1).
   [[nodiscard]] std::optional<RequestId> first_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;
-  // What a waiting request may take of the KV of others.
+  // The prompt of a waiting request that may take the KV of others.
   struct Takes {
     std::span<const TokenId> tokens;  // all that it knows
     std::string_view salt;
