@@ -399,7 +399,6 @@ SequenceStates SequenceStates::fork() const {
   SequenceStates copy(*states_);
   copy.now_ = now_.clone();
   copy.lacks_tail_ = lacks_tail_;
-  copy.replays_until_ = replays_until_;
   return copy;
 }
 
@@ -415,6 +414,7 @@ void SequenceStates::drop() {
   now_ = HeldState();
   next_ = HeldState();
   lacks_tail_ = false;
+  replays_until_ = 0;
 }
 
 void SequenceStates::make_room() {
