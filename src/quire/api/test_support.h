@@ -102,8 +102,8 @@ inline double stat(const LLM& llm, const std::string& name) {
 
 inline double stat(ChunkedLLM& llm, const std::string& name) { return stat(llm.llm(), name); }
 
-// Returns the statistic, once it is `wanted` or 20 seconds have passed: a thread that reads in the
-// background holds what it reads into a moment longer than whoever asked for it.
+// Returns the statistic, once it is `wanted` or 20 seconds have passed. A thread that reads in the
+// background holds its blocks a moment longer than the caller does.
 template <class Model>
 double settled_stat(Model& llm, const std::string& name, double wanted) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
