@@ -157,7 +157,9 @@ struct Site {
                scenario.model,
                here({.kv_dtype = scenario.kv_dtype,
                      .block_tokens = scenario.block_tokens,
-                     .kv_budget_bytes = scenario.blocks * bytes,
+                     // Three quarters are states where layers carry some.
+                     .kv_budget_bytes = scenario.blocks * bytes * (scenario.carries ? 4 : 1),
+                     .state_share = scenario.carries ? 0.75 : LLMOptions().state_share,
                      .host_kv_budget_bytes =
                          scenario.carries && !on_gpu() ? 3 * scenario.blocks * bytes : 0,
                      .max_batch_tokens = scenario.max_batch_tokens,
