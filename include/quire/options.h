@@ -54,6 +54,10 @@ struct LLMOptions {
   // are those of running requests and sequences, and restore points, from which later requests go
   // on. There are two states at least. Other models take nothing of it.
   double state_share = 0.25;
+  // Bytes of host memory, beside the budget, for restore points that the pool gives up, each with
+  // the KV before it. Requests go on from them with the same bits. 0: none. LLM::open returns
+  // kUnsupported for models without states, and on a GPU.
+  std::int64_t host_kv_budget_bytes = 0;
   // Maximum number of rows (tokens) of one step, 1 to 1,048,576. A longer prompt is computed in
   // pieces.
   std::int32_t max_batch_tokens = 2048;

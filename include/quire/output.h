@@ -79,11 +79,12 @@ struct Usage {
 // Says where the reused KV of a request came from, and how exact the reuse was.
 struct ReuseReport {
   ReuseGrade grade = ReuseGrade::kExact;
-  // Pairs of source and number of tokens: ("prefix_cache", 96), ("chunk 1a2b...", 20). The numbers
-  // add up to Usage::cached_tokens, without sources that begin with "computed".
-  // A composition of chunks has such sources for tokens that the call has computed. Their numbers
-  // and the query's tokens add up to the tokens computed before the first token came.
-  // KV that several parts or requests of a call use counts as computed for the first of them.
+  // Pairs of source and number of tokens: ("prefix_cache", 96), ("host_memory", 64),
+  // ("chunk 1a2b...", 20). The numbers add up to Usage::cached_tokens, without sources that begin
+  // with "computed". A composition of chunks has such sources for tokens that the call has
+  // computed. Their numbers and the query's tokens add up to the tokens computed before the first
+  // token came. KV that several parts or requests of a call use counts as computed for the first of
+  // them.
   std::vector<std::pair<std::string, std::int64_t>> sources;
   // Recomputed context tokens divided by all context tokens. 0 unless blend has recomputed some.
   double recompute_share = 0;

@@ -32,6 +32,12 @@ struct EngineStats {
   // States of layers that carry one: held by sequences, kept to go on from, and altogether. 0 for
   // models without such layers.
   std::int64_t states_in_use = 0, restore_points = 0, states_total = 0;
+  // Restore points in host memory (LLMOptions::host_kv_budget_bytes), and their bytes with the KV
+  // before them.
+  std::int64_t host_restore_points = 0, host_kv_bytes = 0;
+  // Restore points copied there since the pool gave them up, and how often a request has gone on
+  // from one of them.
+  std::int64_t points_to_host = 0, points_from_host = 0;
   // Known tokens that were computed again, since they stood behind the last restore point.
   std::int64_t tokens_replayed = 0;
   // Open sessions.

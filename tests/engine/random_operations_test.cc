@@ -175,6 +175,19 @@ std::vector<Scenario> scenarios() {
            .blocks = 90,
            .max_batch_tokens = 9,
            .frees = true,
+           .steps = 5},
+          {.model = folder + "qwen3_5",
+           .blocks = 60,
+           .context = ReuseMode::kExact,
+           .sequences_only = true,
+           .carries = true,
+           .steps = 5},
+          {.model = folder + "lfm2",
+           .block_tokens = 4,
+           .blocks = 60,
+           .context = ReuseMode::kExact,
+           .sequences_only = true,
+           .carries = true,
            .steps = 5}};
 }
 

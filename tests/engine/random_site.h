@@ -42,13 +42,16 @@ struct Scenario {
   bool mixed = false;    // chunks have formats of their own
   bool guesses = false;  // trees, at random
   bool frees = false;    // some layers have a window, whose part of a block goes before it
+  bool carries = false;  // some layers carry a state; host memory keeps what the pool gives up
   int steps = 0;
 
   // Returns whether KV is stored block by block. Blocks have two formats then.
   [[nodiscard]] bool by_block() const { return kv_dtype == "int4" || kv_dtype == "fp8"; }
   [[nodiscard]] bool one_format() const { return !mixed && !by_block(); }
   // Returns whether all blocks have the same bytes, and keep them.
-  [[nodiscard]] bool counts_blocks() const { return one_format() && !frees; }
+  [[nodiscard]] bool counts_blocks() const { return one_format() && !frees && !carries; }
+  // Returns whether KV cannot move to where it has other tokens before it.
+  [[nodiscard]] bool refuses_moves() const { return forgets || carries; }
 };
 
 // Guesses trees at random, of tokens that came last.
@@ -154,7 +157,11 @@ struct Site {
                scenario.model,
                here({.kv_dtype = scenario.kv_dtype,
                      .block_tokens = scenario.block_tokens,
-                     .kv_budget_bytes = scenario.blocks * bytes,
+                     // Three quarters are states where layers carry some.
+                     .kv_budget_bytes = scenario.blocks * bytes * (scenario.carries ? 4 : 1),
+                     .state_share = scenario.carries ? 0.75 : LLMOptions().state_share,
+                     .host_kv_budget_bytes =
+                         scenario.carries && !on_gpu() ? 3 * scenario.blocks * bytes : 0,
                      .max_batch_tokens = scenario.max_batch_tokens,
                      .threads = 1,
                      .prefix_cache = scenario.prefix_cache,

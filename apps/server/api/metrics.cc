@@ -406,6 +406,9 @@ std::string Metrics::text(const Gauges& gauges) {
   blocks.Add({{"state", "free"}}).Set(number(engine.blocks_free));
   blocks.Add({{"state", "cached"}}).Set(number(engine.blocks_cached));
   blocks.Add({{"state", "in_use"}}).Set(number(engine.blocks_in_use));
+  auto& points = impl.gauge("quire_restore_points", "States that are kept to go on from, by tier.");
+  points.Add({{"tier", "device"}}).Set(number(engine.restore_points));
+  points.Add({{"tier", "host"}}).Set(number(engine.host_restore_points));
   auto& connections = impl.gauge("quire_http_connections", "Connections by state.");
   connections.Add({{"state", "active"}}).Set(number(gauges.transport.active));
   connections.Add({{"state", "idle"}}).Set(number(gauges.transport.idle));
@@ -423,6 +426,8 @@ std::string Metrics::text(const Gauges& gauges) {
   const auto plain = [&](const char* name, const char* help, double value) {
     impl.gauge(name, help).Add({}).Set(value);
   };
+  plain("quire_host_kv_bytes", "Bytes of restore points in host memory, with the KV before them.",
+        number(engine.host_kv_bytes));
   plain("quire_holds", "Prompts that are held.", number(gauges.holds));
   plain("quire_held_tokens", "Tokens that are held.", number(gauges.held_tokens));
   plain("quire_sequences", "Sequences that are there.", number(gauges.sequences));

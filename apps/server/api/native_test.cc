@@ -258,10 +258,11 @@ TEST_F(Native, MetricsHaveTheNamesOfBothLists) {
         "vllm:time_to_first_token_seconds_bucket", "vllm:e2e_request_latency_seconds_sum",
         "vllm:request_prompt_tokens_count", "vllm:num_preemptions_total", "quire_tokens_total",
         "quire_requests_total", "quire_blocks", "quire_ignored_parameters_total",
-        "quire_build_info"}) {
+        "quire_build_info", "quire_restore_points"}) {
     EXPECT_NE(text.find(std::string("\n") + name + "{"), std::string::npos) << name;
   }
-  for (const char* const name : {"quire_engine_last_step_age_seconds", "quire_sequences"}) {
+  for (const char* const name :
+       {"quire_engine_last_step_age_seconds", "quire_sequences", "quire_host_kv_bytes"}) {
     EXPECT_NE(text.find(std::string("\n") + name + " "), std::string::npos) << name;
   }
 }

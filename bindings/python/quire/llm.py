@@ -59,6 +59,7 @@ class LLM(Operated, metaclass=habits.Named):
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         state_share: float = 0.25,
+        host_kv_budget: str | int = 0,
         max_batch_tokens: int = 2048,
         threads: int | None = None,
         seed: int = 0,
@@ -83,7 +84,8 @@ class LLM(Operated, metaclass=habits.Named):
         """Opens a model. `store`: the directory of its contexts (ContextManager) and, with `cache_weights`, of its packed
         weights. A second start maps them, without reading and packing the model. `remarks()` has what keeps that from
         working. `kv_budget`: bytes, "4GiB", or "auto": half of the memory that is free then, of a GPU's 4/5. `state_share`:
-        the share of it for states of layers that carry one, as LFM2 and Qwen3.5 have them. `deterministic`:
+        the share of it for states of layers that carry one, as LFM2 and Qwen3.5 have them. `host_kv_budget`: host memory
+        beside it for restore points that it gives up, each with the KV before it, in bytes or "4GiB". `deterministic`:
         False lets a GPU be faster, with last bits that depend on what is computed together. `share_reads`: False reads what
         requests share for each of them, to measure what sharing gains. `chat_template`: the text of a template, or the path
         of its file, in place of the model's own. `log`: a logging.Logger, or a function of a level (logging.INFO, WARNING,

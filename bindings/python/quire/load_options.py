@@ -91,6 +91,7 @@ def drafter_of(wanted: Any) -> Callable[..., Any] | None:
 TAKEN: dict[str, Callable[[Any], Any]] = {
     "quantize": _quantize,
     "kv_budget": _kv_budget,
+    "host_kv_budget": lambda size: to_bytes(size, "host_kv_budget"),
     "threads": lambda count: 0 if count is None else count,
     "store": lambda path: b"" if path is None else to_path(path, "store"),
     "chat_template": _template,

@@ -29,7 +29,7 @@ def groups_in_use(groups: list[dict[str, Any]], counters: dict[str, Any]) -> lis
     for group in groups:
         share = dict(group)
         if group["kind"] == "state":
-            for name in ("states_in_use", "restore_points", "tokens_replayed"):
+            for name in ("states_in_use", "restore_points", "host_restore_points", "host_kv_bytes", "tokens_replayed"):
                 share[name] = counters[name]
             share["bytes_in_use"] = counters["states_in_use"] * group["bytes"]
             share["bytes_free"] = (counters["states_total"] - counters["states_in_use"]) * group["bytes"]

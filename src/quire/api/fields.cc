@@ -20,6 +20,8 @@ constexpr LLMField kLLMFields[] = {
     {"kv_budget", &LLMOptions::kv_budget_bytes,
      "memory of KV blocks, such as 512MiB, or auto (default 1GiB)"},
     {"state_share", &LLMOptions::state_share, "share of it for states of layers that carry one"},
+    {"host_kv_budget", &LLMOptions::host_kv_budget_bytes,
+     "host memory for restore points that kv_budget gives up, such as 4GiB (default none)"},
     {"max_batch_tokens", &LLMOptions::max_batch_tokens, "rows of one step"},
     {"threads", &LLMOptions::threads, "0 = one for each core"},
     {"seed", &LLMOptions::seed, "of requests that bring none"},

@@ -22,6 +22,7 @@
 #include "quire/chunks/composition_planner.h"
 #include "quire/chunks/layer_blend.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/host_tier.h"
 #include "quire/engine/reuse_grade.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/block_table.h"
@@ -241,18 +242,20 @@ void CompositionPreview::describe_exact(const kv::ResolvedComposition& compositi
   const std::vector<TokenId> prompt = composition.joined();
   const std::string& salt = composition.query.chunk->salt;
   const kv::PrefixMatch match = ledger.cache().probe(prompt, salt);
+  const std::int32_t usable =
+      std::max(match.tokens, engine::host_prefix(core_.engine.core(), prompt, salt));
   const std::int64_t contexts_end = info.total_tokens - info.segments.back().num_tokens;
   const std::string miss =
-      match.tokens < contexts_end ? kv::to_text(ledger.cache().explain(prompt, salt)) : "";
+      usable < contexts_end ? kv::to_text(ledger.cache().explain(prompt, salt, usable)) : "";
   std::int64_t end = 0;
   for (CompositionInfo::Segment& segment : all_but_query(info)) {
     end += segment.num_tokens;
-    segment.cached = end <= match.tokens;
+    segment.cached = end <= usable;
     segment.why_not = segment.cached ? "" : miss;
   }
   info.num_levels = 1;
-  info.tokens_reused = match.tokens;
-  info.tokens_computed = info.total_tokens - match.tokens;
+  info.tokens_reused = usable;
+  info.tokens_computed = info.total_tokens - usable;
   info.num_blocks = blocks_for(info.total_tokens, ledger);
   info.new_blocks = info.num_blocks - match.blocks;
 }

@@ -20,6 +20,7 @@
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
+#include "quire/sched/types.h"
 #include "quire/text/tokenizer.h"
 #include "quire/types.h"
 
@@ -107,14 +108,19 @@ void ActiveRequest::note_drafts(const DraftCounts& counts) {
   acceptance_.note(counts.longest, counts.accepted);
 }
 
-std::int64_t ActiveRequest::note_admission(std::int64_t cached_tokens) {
+std::int64_t ActiveRequest::note_admission(const sched::RequestProgress& progress) {
   admitted_ = true;
   output_.timing.queue_seconds = base::seconds_since(request_.submitted);
-  cached_tokens = request_.composed ? request_.composed->cached_tokens : cached_tokens;
+  const std::int64_t kept = request_.composed ? 0 : progress.kept_tokens;
+  const std::int64_t cached_tokens =
+      request_.composed ? request_.composed->cached_tokens : std::int64_t{progress.cached_tokens};
   output_.usage.cached_tokens = cached_tokens;
   forward_.cached_tokens = cached_tokens;
-  if (cached_tokens > 0 && !request_.composed) {
-    output_.reuse.sources.emplace_back("prefix_cache", cached_tokens);
+  if (cached_tokens > kept && !request_.composed) {
+    output_.reuse.sources.emplace_back("prefix_cache", cached_tokens - kept);
+  }
+  if (kept > 0) {
+    output_.reuse.sources.emplace_back("host_memory", kept);
   }
   return cached_tokens;
 }

@@ -24,6 +24,7 @@
 #include "quire/sampling.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sampling/stop_checker.h"
+#include "quire/sched/types.h"
 #include "quire/text/detokenizer.h"
 #include "quire/types.h"
 
@@ -140,7 +141,7 @@ class ActiveRequest {
 
   // Notes the first admission, at which queueing ends. Returns how many tokens of the prompt need
   // no computing, be they the prefix index's or composed.
-  std::int64_t note_admission(std::int64_t cached_tokens);
+  std::int64_t note_admission(const sched::RequestProgress& progress);
   [[nodiscard]] bool admitted() const { return admitted_; }
   // Keeps the parts of the prompt for the output.
   void note_parts(std::vector<ReusePart> parts) { output_.parts = std::move(parts); }

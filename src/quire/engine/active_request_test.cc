@@ -21,7 +21,7 @@ namespace {
 ReuseGrade reported(NewRequest request) {
   request.prompt = {1, 2, 3};
   ActiveRequest active(RequestId{1}, std::move(request), 0, nullptr, {});
-  active.note_admission(2);
+  active.note_admission({.cached_tokens = 2});
   active.end(FinishReason::kLength);
   return active.channel()->take_generation().value().reuse.grade;
 }
@@ -43,7 +43,9 @@ TEST(ActiveRequest, ReportsExactOnlyWhereBitsDoNotDependOnTheBatch) {
 // Rows of a vocabulary of one, whose logits are their numbers.
 class Rows {
  public:
-  explicit Rows(std::int64_t cached_tokens) { active_.note_admission(cached_tokens); }
+  explicit Rows(std::int32_t cached_tokens) {
+    active_.note_admission({.cached_tokens = cached_tokens});
+  }
   void add(std::int32_t first, std::int32_t end) {
     std::vector<float> logits(static_cast<std::size_t>(end - first));
     std::iota(logits.begin(), logits.end(), static_cast<float>(first));

@@ -23,6 +23,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
 #include "quire/engine/hooks.h"
+#include "quire/engine/host_tier.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/request_table.h"
@@ -98,6 +99,7 @@ Status Engine::open(const std::string& model) {
     QUIRE_TRY(accelerator_, device::Accelerator::open(options_.device));
   }
   QUIRE_TRY(core_, open_core(model, options_, context_, accelerator_.get()));
+  QUIRE_TRY_STATUS(open_host_points(*core_, options_.host_kv_budget_bytes));
   if (std::string remark = remark_on_threads(options_.threads); !remark.empty()) {
     core_->bundle.remarks.push_back(std::move(remark));
   }
@@ -169,8 +171,10 @@ Result<std::int64_t> Engine::clear_prefix_cache() {
 Result<std::vector<ReusePart>> Engine::explain(std::span<const TokenId> tokens,
                                                const std::string& salt) {
   std::vector<ReusePart> parts;
-  QUIRE_TRY_STATUS(
-      thread_.call([&] { parts = prompt_parts(core_->ledger.cache(), tokens, salt_of(salt)); }));
+  QUIRE_TRY_STATUS(thread_.call([&] {
+    parts = prompt_parts(core_->ledger.cache(), tokens, salt_of(salt),
+                         prompt_reuse(*core_, tokens, salt_of(salt)));
+  }));
   return parts;
 }
 
@@ -178,8 +182,10 @@ Result<Engine::Cached> Engine::cached_prefix(std::span<const TokenId> tokens,
                                              const std::string& salt) {
   Cached cached;
   QUIRE_TRY_STATUS(thread_.call([&] {
-    cached = {.tokens = core_->ledger.cache().match(tokens, salt_of(salt)),
-              .miss = kv::to_text(core_->ledger.cache().explain(tokens, salt_of(salt)))};
+    const PromptReuse reuse = prompt_reuse(*core_, tokens, salt_of(salt));
+    const std::int32_t usable = std::max(reuse.cached, reuse.host);
+    cached = {.tokens = usable,
+              .miss = kv::to_text(core_->ledger.cache().explain(tokens, salt_of(salt), usable))};
   }));
   return cached;
 }

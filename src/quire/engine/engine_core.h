@@ -27,6 +27,7 @@
 #include "quire/kernels/kernel_context.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv_store/host_points.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/state_pool.h"
 #include "quire/model/decoder.h"
@@ -62,7 +63,8 @@ struct EngineOptions {
   bool deterministic = true;
   std::int32_t block_tokens = 32;
   std::int64_t kv_budget_bytes = std::int64_t{1} << 30;
-  double state_share = 0.25;  // of the budget, for states of models that have some
+  std::int64_t host_kv_budget_bytes = 0;  // for restore points of models that have some
+  double state_share = 0.25;              // of the budget, for states of models that have some
   std::int32_t max_batch_tokens = 2048;
   std::int32_t max_running = 256;
   std::int32_t threads = 0;  // 0 = one per core
@@ -99,6 +101,10 @@ struct EngineStats {
   std::int64_t preemptions = 0;
   std::int64_t preemptions_swapped = 0;
   std::int64_t swaps_restored = 0;
+  std::int64_t host_points = 0;       // restore points in host memory
+  std::int64_t host_kv_bytes = 0;     // of them, with the KV before them
+  std::int64_t points_to_host = 0;    // copied there since the pool gave them up
+  std::int64_t points_from_host = 0;  // from which requests have gone on
   std::int64_t requests_refused = 0;  // for want of a place in the queue
   std::int64_t requests_expired = 0;  // ended by their deadlines
   std::int64_t pressure_level = 0;
@@ -173,6 +179,7 @@ struct EngineCore {
   std::unique_ptr<DraftModel> draft;  // of the method kDraft, until the engine has it
   PlanLog plan_log;
   SwapSpace swap_space;
+  std::unique_ptr<kv_store::HostPoints> host_points;  // null: none is kept in host memory
   EngineStats counters;
 };
 

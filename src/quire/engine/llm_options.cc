@@ -156,6 +156,9 @@ Status check_options(const LLMOptions& options) {
   if (options.kv_budget_bytes <= 0 && options.kv_budget_bytes != kAutoBudget) {
     return out_of_range("kv_budget", options.kv_budget_bytes, "a positive number of bytes");
   }
+  if (options.host_kv_budget_bytes < 0) {
+    return out_of_range("host_kv_budget", options.host_kv_budget_bytes, "0 (none) or more bytes");
+  }
   QUIRE_TRY_STATUS(check_scheduling(options));
   QUIRE_TRY(const drafts::SpeculationOptions speculation, drafts::speculation_of(options));
   return check_speculation(speculation, options.device);
@@ -167,6 +170,7 @@ EngineOptions to_engine_options(const LLMOptions& options) {
           .deterministic = options.deterministic,
           .block_tokens = options.block_tokens,
           .kv_budget_bytes = options.kv_budget_bytes,
+          .host_kv_budget_bytes = options.host_kv_budget_bytes,
           .state_share = options.state_share,
           .max_batch_tokens = options.max_batch_tokens,
           .threads = options.threads,

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "quire/engine/engine_core.h"
+#include "quire/engine/host_tier.h"
 #include "quire/kv/prefix_cache.h"
 #include "quire/kv/types.h"
 #include "quire/output.h"
@@ -14,24 +16,38 @@
 
 namespace quire::engine {
 
+PromptReuse prompt_reuse(const EngineCore& core, std::span<const TokenId> tokens,
+                         std::string_view salt) {
+  PromptReuse reuse{.cached = core.ledger.cache().match(tokens, salt)};
+  const std::int32_t host = host_prefix(core, tokens, salt);
+  reuse.host = host > reuse.cached ? host : 0;
+  return reuse;
+}
+
 std::vector<ReusePart> prompt_parts(const kv::PrefixCache& cache, std::span<const TokenId> tokens,
-                                    std::string_view salt) {
-  const kv::PrefixMatch match = cache.probe(tokens, salt);
-  const std::int64_t cached = match.tokens;
-  const std::int64_t known = std::min(std::int64_t{match.known_tokens}, std::ssize(tokens) - 1);
+                                    std::string_view salt, const PromptReuse& reuse) {
+  const std::int32_t usable = std::max(reuse.cached, reuse.host);
+  const std::int64_t matched = std::max(cache.probe(tokens, salt).known_tokens, usable);
+  const std::int64_t known = std::min(matched, std::ssize(tokens) - 1);
   std::vector<ReusePart> parts;
-  if (cached > 0) {
-    parts.push_back({.tokens = cached, .hit = true, .reason = "hit"});
+  if (reuse.cached > 0) {
+    parts.push_back({.tokens = reuse.cached, .hit = true, .reason = "hit"});
   }
-  if (cached < std::ssize(tokens)) {
-    parts.push_back({.position = cached,
-                     .tokens = std::ssize(tokens) - cached,
-                     .reason = kv::to_text(cache.explain(tokens, salt))});
+  if (usable > reuse.cached) {
+    parts.push_back({.position = reuse.cached,
+                     .tokens = usable - reuse.cached,
+                     .hit = true,
+                     .reason = "hit in host memory"});
+  }
+  if (usable < std::ssize(tokens)) {
+    parts.push_back({.position = usable,
+                     .tokens = std::ssize(tokens) - usable,
+                     .reason = kv::to_text(cache.explain(tokens, salt, usable))});
   }
   for (ReusePart& part : parts) {
-    part.matched_tokens = match.known_tokens;
-    part.usable_tokens = cached;
-    part.replayed_tokens = std::max<std::int64_t>(known - cached, 0);
+    part.matched_tokens = matched;
+    part.usable_tokens = usable;
+    part.replayed_tokens = std::max<std::int64_t>(known - usable, 0);
   }
   return parts;
 }

@@ -166,11 +166,17 @@ std::uint64_t RequestTable::seed_of(const SamplingParams& params, RequestKind ki
 
 std::int64_t RequestTable::admit(ActiveRequest& active) {
   const NewRequest& request = active.request();
+  const sched::RequestProgress progress = core_.scheduler.progress(active.id());
   if (request.explain && !request.composed) {
-    active.note_parts(
-        prompt_parts(core_.ledger.cache(), request.prompt, options_.salt_of(request.salt)));
+    const std::string& salt = options_.salt_of(request.salt);
+    PromptReuse reuse{.cached = core_.ledger.cache().match(request.prompt, salt)};
+    if (progress.kept_tokens > 0) {  // the cache knows them by now
+      reuse = {.cached = progress.cached_tokens - progress.kept_tokens,
+               .host = progress.cached_tokens};
+    }
+    active.note_parts(prompt_parts(core_.ledger.cache(), request.prompt, salt, reuse));
   }
-  return active.note_admission(core_.scheduler.progress(active.id()).cached_tokens);
+  return active.note_admission(progress);
 }
 
 void RequestTable::tell(LogLevel level, RequestId id, std::string_view what) const {

@@ -16,6 +16,11 @@ void StatsSnapshot::refresh(EngineCore& core, std::optional<Clock::time_point> w
   core.counters.requests_running = core.scheduler.num_running();
   core.counters.requests_waiting = core.scheduler.num_waiting();
   core.counters.waiting_since = waiting_since;
+  if (core.host_points != nullptr) {
+    core.counters.host_points = core.host_points->num_points();
+    core.counters.host_kv_bytes = core.host_points->bytes();
+    core.counters.points_to_host = core.host_points->num_kept();
+  }
   show_computed(core.counters.tokens_computed);
   const std::lock_guard lock(mutex_);
   stats_ = core.counters;

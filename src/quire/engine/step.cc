@@ -21,6 +21,7 @@
 #include "quire/engine/step_branches.h"
 #include "quire/engine/step_choices.h"
 #include "quire/engine/step_drafts.h"
+#include "quire/engine/step_host_points.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_points.h"
 #include "quire/engine/step_room.h"
@@ -142,7 +143,9 @@ struct LayerTurn {
 }  // namespace
 
 bool plan_step(Step& step) {
-  step.plan = step.core.scheduler.plan(std::move(step.plan));
+  do {
+    step.plan = step.core.scheduler.plan(std::move(step.plan));
+  } while (note_host_points(step));
   if (step.plan.stuck && may_get_blocks(step)) {
     return false;  // plans again
   }

@@ -10,6 +10,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/running_step.h"
+#include "quire/engine/step_host_points.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
@@ -95,8 +96,8 @@ void swap_in(Step& step) {
   for (const RequestId id : step.plan.admit) {
     const std::int32_t kept = step.core.swap_space.kept(id);
     const std::optional<SeqId> sequence = step.core.scheduler.sequence(id);
-    if (kept > 0 && sequence) {
-      restore(step, id, *sequence, kept);
+    if (sequence && step.core.scheduler.kept(id) > 0) {
+      kept > 0 ? restore(step, id, *sequence, kept) : bring_back(step, id, *sequence);
       step.core.scheduler.note_kept(id, 0);
     }
   }

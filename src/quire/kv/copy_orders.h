@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "quire/base/ids.h"
+#include "quire/kv/format.h"
 #include "quire/kv/types.h"
 
 namespace quire::kv {
@@ -29,6 +31,13 @@ class CopyOrders {
   }
   void add(const BlockCopy& copy) { copies_.push_back(copy); }
   [[nodiscard]] bool empty() const { return copies_.empty(); }
+  // Returns the block that has the bytes of a full block of the pool's own format now.
+  [[nodiscard]] BlockId source_of(BlockId block) const {
+    for (auto copy = copies_.rbegin(); copy != copies_.rend(); ++copy) {
+      block = copy->to == block && copy->format == kOwnFormat ? copy->from : block;
+    }
+    return block;
+  }
   // Returns the copies since the last call.
   [[nodiscard]] std::vector<BlockCopy> take() {
     std::vector<BlockCopy> taken = copies_;

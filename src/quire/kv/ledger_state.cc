@@ -77,6 +77,9 @@ std::int32_t LedgerState::reattach(SeqId id) {
   tokens_replayed += prefix.known_tokens - prefix.tokens;
   sequence.add_point(prefix.known_tokens);  // others may leave the history there, too
   if (SequenceStates* own = states_of(id)) {
+    // A rollback that has found no point has counted tokens already.
+    const std::int32_t until = std::max(prefix.known_tokens, own->replays_until());
+    tokens_replayed += until - prefix.known_tokens - own->replays_until();
     if (prefix.tokens > 0) {
       own->restore(prefix.state);
       own->set_lacks_tail(prefix.tokens % shared.config().block_tokens != 0);
@@ -84,6 +87,7 @@ std::int32_t LedgerState::reattach(SeqId id) {
     const std::int32_t unknown = prefix.known_tokens - prefix.tokens;
     const bool is_far = unknown > (prefix.tokens > 0 ? kPointDistance : 0);
     own->leave_history_at(is_far ? prefix.known_tokens : 0);
+    own->replay_until(until);
   }
   tokens_reused += sequence.num_computed();
   return sequence.num_computed();

@@ -13,6 +13,7 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
+#include "quire/kv/losing_points.h"
 #include "quire/kv/segment.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
@@ -24,7 +25,10 @@
 namespace quire::kv {
 
 struct LedgerState {
-  explicit LedgerState(const LedgerConfig& config) : shared(config), states(config.num_states) {}
+  explicit LedgerState(const LedgerConfig& config)
+      : shared(config, [this](BlockRef block) { losing.block_goes(block); }),
+        states(config.num_states),
+        losing(shared, states) {}
 
   // Returns a sequence. Precondition (QUIRE_CHECK): the id is known.
   [[nodiscard]] Sequence& sequence(SeqId id) {
@@ -79,6 +83,7 @@ struct LedgerState {
 
   SharedBlocks shared;  // before everything that holds its blocks
   States states;        // before what holds them
+  LosingPoints losing;
   std::unordered_map<std::uint64_t, Sequence> sequences;
   std::unordered_map<std::uint64_t, SequenceStates> sequence_states;  // where the model has some
   // Blocks for the maps of sequences that are to be sealed with some (segment.h).

@@ -67,11 +67,13 @@ std::vector<std::int32_t> PrefixCache::match_each_salt(std::span<const TokenId> 
   return lengths;
 }
 
-PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_view salt) const {
+PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_view salt,
+                                std::int32_t elsewhere) const {
   if (!state_->shared.config().prefix_cache) {
     return {.why = PrefixMiss::Why::kCacheOff};
   }
-  const LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt, BehindWindow::kFrees);
+  LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt, BehindWindow::kFrees);
+  prefix.tokens = std::max(prefix.tokens, elsewhere);
   if (prefix.known_tokens > prefix.tokens && !state_->states.exist()) {
     return {.why = PrefixMiss::Why::kWindowFreed, .token = prefix.known_tokens};
   }
@@ -123,6 +125,7 @@ std::string to_text(const PrefixMiss& miss) {
 }
 
 std::int32_t PrefixCache::clear() {
+  state_->losing.forget();
   state_->states.clear_points();
   return state_->shared.clear_cache();
 }

@@ -31,9 +31,10 @@ class PrefixCache {
   // Returns the length of the match of each salt that has one, the longest first. For the operator;
   // names no salt. Cost: O(salts * match).
   [[nodiscard]] std::vector<std::int32_t> match_each_salt(std::span<const TokenId> tokens) const;
-  // Returns the reason why the match ends where it does. Cost: O(match + blocks).
-  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens,
-                                   std::string_view salt = {}) const;
+  // Returns the reason why the match ends where it does. `elsewhere`: tokens whose KV and state
+  // come from elsewhere. Cost: O(match + blocks).
+  [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens, std::string_view salt = {},
+                                   std::int32_t elsewhere = 0) const;
   // Forgets every cached block that no sequence uses. Returns how many became free.
   std::int32_t clear();
 

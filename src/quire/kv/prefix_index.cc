@@ -281,7 +281,7 @@ bool PrefixIndex::forget(BlockRef block) {
   return true;
 }
 
-PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
+PrefixIndex::Eviction PrefixIndex::next_eviction(std::optional<PrefixMiss::Why> why) {
   QUIRE_CHECK(num_unused_ > 0, "nothing to evict");
   const EvictionOrder::Choice chosen = order_.next();
   evicted_.assign(1, ref_of(chosen.block));
@@ -292,12 +292,14 @@ PrefixIndex::Eviction PrefixIndex::evict(std::optional<PrefixMiss::Why> why) {
     }
   }
   std::ranges::reverse(evicted_);
-  const Eviction done{.blocks = evicted_, .why = why.value_or(chosen.why)};
-  for (const BlockRef block : done.blocks) {
-    remember_gone(block, done.why);
+  return {.blocks = evicted_, .why = why.value_or(chosen.why)};
+}
+
+void PrefixIndex::evict(const Eviction& next) {
+  for (const BlockRef block : next.blocks) {
+    remember_gone(block, next.why);
     remove_leaf(block.id.value);
   }
-  return done;
 }
 
 void PrefixIndex::remove_leaf(std::int32_t id) {

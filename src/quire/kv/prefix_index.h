@@ -92,9 +92,11 @@ class PrefixIndex {
                                        // Valid until the next one
     PrefixMiss::Why why = PrefixMiss::Why::kEvicted;
   };
-  // Removes the block whose turn it is with everything below it. `why`, for explain: the rule that
+  // Returns the block whose turn it is with everything below it. `why`, for explain: the rule that
   // chose it if not given. Precondition: num_unused() > 0.
-  [[nodiscard]] Eviction evict(std::optional<PrefixMiss::Why> why = {});
+  [[nodiscard]] Eviction next_eviction(std::optional<PrefixMiss::Why> why = {});
+  // Removes these blocks, which nothing has changed since.
+  void evict(const Eviction& next);
   // Removes an unused block behind which nothing is known; else does nothing and says so.
   // Precondition: contains(block), which is not the root.
   [[nodiscard]] bool forget(BlockRef block);
@@ -103,6 +105,10 @@ class PrefixIndex {
   [[nodiscard]] std::vector<BlockRef> blocks() const;                      // ascending ids
   [[nodiscard]] std::span<const TokenId> tokens_of(BlockRef block) const;  // one block of them
   [[nodiscard]] BlockRef parent_of(BlockRef block) const;
+  // Returns the salt of a root. Precondition: contains(root).
+  [[nodiscard]] std::string_view salt_of(BlockRef root) const {
+    return roots_[static_cast<std::size_t>(-1 - root.id.value)].salt;
+  }
 
   // Returns kInternal when links, order of eviction and hash table disagree.
   [[nodiscard]] Status check() const;

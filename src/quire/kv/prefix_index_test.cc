@@ -22,8 +22,14 @@ using Tokens = std::vector<TokenId>;
 
 BlockRef block(std::int32_t id, std::uint32_t generation = 0) { return {BlockId{id}, generation}; }
 
+PrefixIndex::Eviction evict(PrefixIndex& index, std::optional<PrefixMiss::Why> why = {}) {
+  const PrefixIndex::Eviction next = index.next_eviction(why);
+  index.evict(next);
+  return next;
+}
+
 std::vector<BlockRef> evicted(PrefixIndex& index) {
-  const std::span<const BlockRef> blocks = index.evict().blocks;
+  const std::span<const BlockRef> blocks = evict(index).blocks;
   return {blocks.begin(), blocks.end()};
 }
 
@@ -139,9 +145,9 @@ TEST(PrefixIndex, ASaltIsForgottenWithItsLastBlock) {
   index.insert(root, block(1), Tokens{2});
   index.set_unused(block(0));
   index.set_unused(block(1));
-  (void)index.evict();
+  (void)evict(index);
   EXPECT_EQ(index.find_root("a"), root);
-  (void)index.evict();
+  (void)evict(index);
   EXPECT_EQ(index.find_root("a"), std::nullopt);
   EXPECT_FALSE(index.contains(root));
   EXPECT_EQ(index.root("b"), root) << "its place is used again";
@@ -168,7 +174,7 @@ TEST(PrefixIndex, ExplainsNothingOfAnotherSalt) {
 
 TEST(PrefixIndexDeathTest, BrokenPreconditionsAbort) {
   PrefixIndex index(2, 1);
-  EXPECT_DEATH((void)index.evict(), "nothing to evict");
+  EXPECT_DEATH((void)evict(index), "nothing to evict");
   EXPECT_DEATH(index.insert(block(1), block(0), Tokens{1}), "parent");
   index.insert(kIndexRoot, block(0), Tokens{1});
   EXPECT_DEATH(index.insert(kIndexRoot, block(0), Tokens{2}), "twice");
@@ -382,11 +388,11 @@ TEST(PrefixIndex, ExplainsWhyAMatchEndsWhereItDoes) {
 
   index.set_unused(second);
   index.set_unused(first);
-  ASSERT_EQ(index.evict().blocks.size(), 1u);
+  ASSERT_EQ(evict(index).blocks.size(), 1u);
   EXPECT_EQ(why({1, 2, 3, 4}), Why::kEvicted);
   EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4}).token, 2);
   EXPECT_EQ(why({1, 2, 3, 9}), Why::kNeverSeen);
-  ASSERT_EQ(index.evict(Why::kCleared).blocks.size(), 1u);
+  ASSERT_EQ(evict(index, Why::kCleared).blocks.size(), 1u);
   EXPECT_EQ(why({1, 2, 3, 4}), Why::kCleared);
   EXPECT_EQ(index.explain(Tokens{1, 2, 3, 4}).token, 0);
 }

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/kv/ledger_state.h"
+#include "quire/kv/point_keeper.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/states.h"
 
@@ -129,6 +131,17 @@ void RestorePoints::thin(SeqId id) {
   state_->states.thin(sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())),
                       sequence.use().salt, kPointDistance,
                       std::min(sequence.num_computed(), state_->states_of(id)->own_points_from()));
+}
+
+void RestorePoints::set_keeper(PointKeeper keeper) { state_->losing.set_keeper(std::move(keeper)); }
+
+void RestorePoints::note_brought(SeqId id, std::int32_t first) {
+  SequenceStates& states = *state_->states_of(id);
+  const std::int32_t length = state_->sequence(id).num_computed();
+  state_->tokens_replayed -= std::max(std::min(length, states.replays_until()) - first, 0);
+  if (length + kPointDistance >= states.left_history_at()) {
+    states.leave_history_at(0);
+  }
 }
 
 std::optional<BlockId> RestorePoints::block_of_tail(SeqId id, std::int32_t tokens) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/point_keeper.h"
 #include "quire/kv/states.h"
 
 namespace quire::kv {
@@ -76,6 +77,11 @@ class RestorePoints {
   void add(SeqId id, std::int32_t tokens, const HeldState& state, bool stays = false);
   // Forgets points of the sequence's history that stand close together, far from its end.
   void thin(SeqId id);
+  // Sets who keeps points that are about to be lost.
+  void set_keeper(PointKeeper keeper);
+  // Notes that the KV and the state behind `first` tokens of a sequence were brought back: its
+  // present length needs no replay from there.
+  void note_brought(SeqId id, std::int32_t first);
   // Returns the block that token `tokens` of the sequence lies in, if others before it do too.
   [[nodiscard]] std::optional<BlockId> block_of_tail(SeqId id, std::int32_t tokens) const;
 

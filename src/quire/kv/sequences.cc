@@ -206,6 +206,9 @@ Status Sequences::rollback(SeqId id, std::int32_t length) {
                                  : usable_length(state_->shared, sequence.open(), length);
   QUIRE_TRY_STATUS(sequence.rollback(point));
   state_->tokens_replayed += length - point;
+  if (SequenceStates* states = state_->states_of(id)) {
+    states->replay_until(length);
+  }
   for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
     sequence.append(token);
   }

@@ -22,14 +22,15 @@
 
 namespace quire::kv {
 
-SharedBlocks::SharedBlocks(const LedgerConfig& config)
+SharedBlocks::SharedBlocks(const LedgerConfig& config, OnEviction on_eviction)
     : config_(config),
       pool_(config.num_ids()),
       lent_(config),
       parts_(config),
       index_(config.prefix_cache ? config.num_ids() : 0, config.block_tokens),
       reserved_(pool_),
-      copies_(config.num_ids()) {
+      copies_(config.num_ids()),
+      on_eviction_(std::move(on_eviction)) {
   if (config.standing_open_blocks > 0) {
     BlockCounts standing;
     standing[config.open_format().value_or(kOwnFormat)] = config.standing_open_blocks;
@@ -388,7 +389,11 @@ std::int32_t SharedBlocks::clear_cache() {
 // Evicts the next blocks and returns how many became free. Blocks that are in use below an evicted
 // one only leave the index.
 std::int32_t SharedBlocks::evict(std::optional<PrefixMiss::Why> why) {
-  const PrefixIndex::Eviction done = index_.evict(why);
+  const PrefixIndex::Eviction done = index_.next_eviction(why);
+  if (on_eviction_ && done.why != PrefixMiss::Why::kCleared) {
+    std::ranges::for_each(done.blocks, on_eviction_);
+  }
+  index_.evict(done);
   std::int32_t freed = 0;
   for (const BlockRef block : done.blocks) {
     freed += drop_reference(block) ? 1 : 0;

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -31,7 +32,9 @@ namespace quire::kv {
 
 class SharedBlocks {
  public:
-  explicit SharedBlocks(const LedgerConfig& config);
+  // A function that hears of a cached block before it makes room for others.
+  using OnEviction = std::function<void(BlockRef)>;
+  explicit SharedBlocks(const LedgerConfig& config, OnEviction on_eviction = {});
 
   [[nodiscard]] const LedgerConfig& config() const { return config_; }
   [[nodiscard]] const BlockPool& pool(FormatId format = {}) const {
@@ -135,6 +138,7 @@ class SharedBlocks {
   std::array<std::int64_t, PrefixMiss::kNumWhys> num_evictions_{};
   CopyOrders copies_;
   std::int64_t num_moved_ = 0;
+  const OnEviction on_eviction_;            // absent: nobody hears
   std::vector<BlockRef> taken_;             // by the last acquire_fresh, if in several pieces
   std::vector<BlockRef> taken_for_holder_;  // by the last acquire, if some were set aside
 };

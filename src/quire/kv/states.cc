@@ -106,10 +106,10 @@ StateRef States::acquire() {
   QUIRE_CHECK(num_available() > 0, "more states asked for than are free or idle points");
   if (free_.empty()) {
     const auto gone = least_useful();
-    lost_[next_lost_++ % kRememberedPoints] = gone->first;
-    worth_of_evicted_ = std::max(worth_of_evicted_, worth(gone->second));
-    drop(gone);
-    ++num_evictions_;
+    if (on_eviction_) {
+      on_eviction_({gone->second.tokens, gone->second.salt, gone->second.state});
+    }
+    give_way(gone);
   }
   const std::int32_t index = free_.back();
   free_.pop_back();
@@ -318,6 +318,36 @@ void States::drop(Points::iterator point) {
   release(state);
 }
 
+void States::give_way(Points::iterator point) {
+  lost_[next_lost_++ % kRememberedPoints] = point->first;
+  worth_of_evicted_ = std::max(worth_of_evicted_, worth(point->second));
+  drop(point);
+  ++num_evictions_;
+}
+
+std::vector<States::KnownPoint> States::points_within_block(std::span<const TokenId> tokens,
+                                                            std::string_view salt,
+                                                            std::int32_t more) const {
+  std::vector<KnownPoint> found;
+  for (const auto& [hash, point] : points_) {
+    const std::int64_t behind = std::ssize(point.tokens) - std::ssize(tokens);
+    if (behind >= 0 && behind < more && point.salt == salt &&
+        std::ranges::equal(tokens, std::span(point.tokens).first(tokens.size()))) {
+      found.push_back({point.tokens, point.salt, point.state});
+    }
+  }
+  return found;
+}
+
+void States::drop_idle(const KnownPoint& point) {
+  const auto [first, last] = points_.equal_range(hash_of(point.tokens, point.salt));
+  const auto found = std::find_if(
+      first, last, [&](const auto& known) { return known.second.state == point.state; });
+  if (found != last && slot(point.state).references == 1) {
+    give_way(found);
+  }
+}
+
 void States::clear_points() {
   while (!points_.empty()) {
     drop(points_.begin());
@@ -384,6 +414,7 @@ void SequenceStates::drop() {
   now_ = HeldState();
   next_ = HeldState();
   lacks_tail_ = false;
+  replays_until_ = 0;
 }
 
 void SequenceStates::make_room() {

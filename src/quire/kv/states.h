@@ -73,6 +73,23 @@ class States {
     return slot(state).references - (slot(state).is_point ? 1 : 0);
   }
 
+  // A point, valid until it is dropped.
+  struct KnownPoint {
+    std::span<const TokenId> tokens;
+    std::string_view salt;
+    StateRef state;
+  };
+  // Sets who hears of a point before acquire() takes its state.
+  void set_on_eviction(std::function<void(const KnownPoint&)> hears) {
+    on_eviction_ = std::move(hears);
+  }
+  // Returns the points behind all of `tokens` and fewer than `more` others.
+  [[nodiscard]] std::vector<KnownPoint> points_within_block(std::span<const TokenId> tokens,
+                                                            std::string_view salt,
+                                                            std::int32_t more) const;
+  // Drops a point that nobody uses, as acquire() does; else does nothing.
+  void drop_idle(const KnownPoint& point);
+
   struct Found {
     std::int32_t tokens = 0;
     StateRef state;
@@ -149,6 +166,7 @@ class States {
   [[nodiscard]] const Point* look_up(std::uint64_t hash, std::span<const TokenId> tokens,
                                      std::string_view salt) const;
   void drop(Points::iterator point);
+  void give_way(Points::iterator point);
 
   std::vector<Slot> slots_;
   std::vector<std::int32_t> free_;
@@ -160,6 +178,7 @@ class States {
   std::uint64_t uses_ = 0;
   std::int64_t worth_of_evicted_ = 0;
   std::int64_t num_evictions_ = 0;
+  std::function<void(const KnownPoint&)> on_eviction_;  // absent: nobody hears
 };
 
 // A reference to a state, given back by its destructor.
@@ -237,6 +256,9 @@ class SequenceStates {
   [[nodiscard]] std::span<const PointMark> marks() const { return marks_; }
   // Returns the length from which on points are of its own request.
   [[nodiscard]] std::int32_t own_points_from() const { return own_points_from_; }
+  // Notes up to where the tokens were known that are computed again.
+  void replay_until(std::int32_t tokens) { replays_until_ = tokens; }
+  [[nodiscard]] std::int32_t replays_until() const { return replays_until_; }
 
   [[nodiscard]] StateRef now() const { return now_.ref(); }
   [[nodiscard]] StateRef next() const { return next_.is_there() ? next_.ref() : now_.ref(); }
@@ -256,6 +278,7 @@ class SequenceStates {
   HeldState next_;
   bool lacks_tail_ = false;
   std::int32_t left_history_at_ = 0;
+  std::int32_t replays_until_ = 0;
   std::vector<PointMark> marks_;
   std::int32_t own_points_from_ = std::numeric_limits<std::int32_t>::max();
 };

@@ -209,6 +209,11 @@ class Planner {
     if (brings) {
       const SeqId id = waiting.running_sequence();
       const std::int32_t first = sequences_.num_computed(id);
+      if (waiting.kept > first) {  // as below
+        room_.take(room_.need_of(id, waiting.kept - first));
+        plan.admit.push_back(waiting.request.id);
+        return true;
+      }
       const std::int32_t count = room_.rows_that_fit(
           id, budget_.take(first, std::min(pending_tokens(waiting), budget_.rows()),
                            nothing_runs(plan)));
@@ -219,7 +224,8 @@ class Planner {
     const std::int64_t block_tokens = ledger_.config().block_tokens;
     if (waiting.kept > match.tokens) {  // its KV comes back; the next plan goes on behind it
       room_.attach(match);
-      room_.take({.own = (waiting.kept - match.tokens + block_tokens - 1) / block_tokens});
+      room_.take(
+          {.own = (waiting.kept + block_tokens - 1) / block_tokens - match.tokens / block_tokens});
       plan.admit.push_back(waiting.request.id);
       return true;
     }

@@ -22,6 +22,7 @@
 #include "quire/sched/assumed.h"
 #include "quire/sched/planner.h"
 #include "quire/sched/policy.h"
+#include "quire/sched/ranking.h"
 #include "quire/sched/room_left.h"
 #include "quire/sched/state.h"
 #include "quire/sched/step_pace.h"
@@ -342,6 +343,39 @@ std::int32_t Scheduler::num_running() const {
 void Scheduler::note_kept(RequestId id, std::int32_t tokens) {
   if (QueuedRequest* queued = impl_->find(id)) {
     queued->kept = tokens;
+  }
+}
+
+std::optional<Scheduler::Takes> Scheduler::takes(RequestId id) const {
+  const QueuedRequest* queued = impl_->find(id);
+  if (queued == nullptr || queued->running || !queued->request.reuse) {
+    return std::nullopt;
+  }
+  const kv::Sequences& sequences = impl_->state.ledger->sequences();
+  const std::optional<SeqId> sequence = queued->sequence;
+  if (sequence && (!sequences.is_plain(*sequence) || !sequences.use(*sequence).adopts ||
+                   sequences.format(*sequence) != kv::kOwnFormat)) {
+    return std::nullopt;
+  }
+  const std::int32_t own = sequence ? sequences.num_computed(*sequence) : 0;
+  const std::int32_t found = own > 0 ? own : find_known_kv(*queued, *impl_->state.ledger).tokens;
+  return Takes{.tokens = known_tokens(*queued, sequences),
+               .salt = sequence ? sequences.use(*sequence).salt : queued->request.salt,
+               .at_hand = std::max(found, queued->kept)};
+}
+
+std::int32_t Scheduler::kept(RequestId id) const {
+  const QueuedRequest* queued = impl_->find(id);
+  return queued == nullptr ? 0 : queued->kept;
+}
+
+void Scheduler::note_brought(RequestId id, std::int32_t first) {
+  QueuedRequest* queued = impl_->find(id);
+  if (queued != nullptr && queued->progress.preemptions == 0) {
+    const std::int32_t length =
+        impl_->state.ledger->sequences().num_computed(queued->running_sequence());
+    queued->progress.kept_tokens += length - first;
+    queued->progress.cached_tokens += length - first;
   }
 }
 

@@ -87,10 +87,24 @@ class Scheduler {
   // Returns the request that has waited longest, or nullopt when none waits. Cost: O(1).
   [[nodiscard]] std::optional<RequestId> first_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;
+  // The prompt of a waiting request that may take the KV of others.
+  struct Takes {
+    std::span<const TokenId> tokens;  // all that it knows
+    std::string_view salt;
+    std::int32_t at_hand = 0;  // tokens whose KV it has, finds, or was noted to be kept
+  };
+  // Returns it; nullopt for a request that takes none, or does not wait. Valid until the next
+  // change.
+  [[nodiscard]] std::optional<Takes> takes(RequestId id) const;
   // Notes that the caller keeps the KV of a request's first `tokens` tokens; 0: of none. A plan
   // admits the request without a run then. Before the next plan the caller makes room, writes the
   // KV back and books it by complete(). No effect for an unknown request.
   void note_kept(RequestId id, std::int32_t tokens);
+  // Returns what note_kept() has noted; 0 for an unknown request.
+  [[nodiscard]] std::int32_t kept(RequestId id) const;
+  // Notes that KV which was kept is behind the first `first` tokens of a running request now.
+  // Before it is computed for the first time, these tokens count as cached.
+  void note_brought(RequestId id, std::int32_t first);
   // Sets how long steps take, for max_gap_seconds.
   void set_pace(const StepPace& pace);
 

@@ -469,6 +469,34 @@ TEST(Scheduler, AForkThatIsPreemptedFindsItsPrefixAgain) {
   EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
 }
 
+TEST(Scheduler, WhatIsKeptElsewhereComesBackBeforeARequestWithKVOfItsOwnIsComputed) {
+  FakeEngine engine({.num_blocks = 20, .block_tokens = 2}, {.max_batch_tokens = 8});
+  ASSERT_TRUE(engine.submit(1, prompt_of(9), 1).ok());
+  while (!engine.running.empty()) {
+    (void)step(engine);
+  }
+  ASSERT_TRUE(engine.submit_fork(2, prompt_of(9), 1, 4).ok());
+  const auto takes = engine.scheduler.takes({2});
+  ASSERT_TRUE(takes);
+  EXPECT_EQ(takes->at_hand, 4);
+  EXPECT_EQ(Tokens(takes->tokens.begin(), takes->tokens.end()), prompt_of(9));
+  engine.scheduler.note_kept({2}, 7);
+  EXPECT_EQ(engine.scheduler.takes({2})->at_hand, 7);
+  const StepPlan plan = engine.scheduler.plan();
+  EXPECT_EQ(show(plan), "admit 2");
+  ASSERT_TRUE(engine.scheduler.commit(plan).ok());
+  EXPECT_FALSE(engine.scheduler.takes({2})) << "it runs";
+  const SeqId sequence = *engine.scheduler.sequence({2});
+  ASSERT_TRUE(engine.ledger.sequences().extend(sequence, 3).ok());
+  engine.scheduler.complete({.request = {2}, .sequence = sequence, .first = 4, .count = 3},
+                            std::nullopt);
+  engine.scheduler.note_brought({2}, 4);
+  engine.scheduler.note_kept({2}, 0);
+  EXPECT_EQ(engine.scheduler.progress({2}).cached_tokens, 7);
+  EXPECT_EQ(engine.scheduler.progress({2}).kept_tokens, 3);
+  EXPECT_EQ(show(engine.scheduler.plan()), "2:7+2!");
+}
+
 TEST(Scheduler, ThoseWaitingDropWhatTheyBroughtWhenNothingElseCanRun) {
   FakeEngine engine({.num_blocks = 4, .block_tokens = 2}, {});
   for (const std::uint64_t id : {1, 2}) {

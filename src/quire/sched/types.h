@@ -91,7 +91,8 @@ struct ScheduledRun {
 // Counters of one request.
 struct RequestProgress {
   std::int32_t cached_tokens = 0;  // prompt tokens with KV at first admission: from the prefix
-                                   // cache, or brought along by a sequence
+                                   // cache, brought along by a sequence, or kept
+  std::int32_t kept_tokens = 0;    // those of them that came from elsewhere (note_kept)
   std::int32_t preemptions = 0;
 };
 

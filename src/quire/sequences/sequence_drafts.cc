@@ -18,9 +18,11 @@
 #include "quire/base/str.h"
 #include "quire/chunks/chunk_service.h"
 #include "quire/engine/engine.h"
+#include "quire/engine/host_tier.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/block_parts.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/sequence_use.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
@@ -159,6 +161,16 @@ SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const T
     sequences.append(draft.sequence, token);
   }
   return draft;
+}
+
+std::int32_t SequenceDrafts::at_hand(SeqId sequence) const {
+  const kv::Sequences& sequences = engine_.core().ledger.sequences();
+  const std::int32_t computed = sequences.num_computed(sequence);
+  const kv::SequenceUse& use = sequences.use(sequence);
+  return sequences.is_plain(sequence) && use.adopts
+             ? std::max(computed,
+                        engine::host_prefix(engine_.core(), sequences.tokens(sequence), use.salt))
+             : computed;
 }
 
 // Returns the state's first `length` tokens, of which there is at least one.

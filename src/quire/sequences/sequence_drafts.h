@@ -60,6 +60,8 @@ class SequenceDrafts {
   // there is at least one.
   [[nodiscard]] Result<SequenceDraft> behind(std::span<const BlockRun> runs,
                                              std::vector<TokenId> tail);
+  // Returns how many of a sequence's own tokens have KV, there or in host memory.
+  [[nodiscard]] std::int32_t at_hand(SeqId sequence) const;
   // Makes a state of the sequence, which is closed where memory is refused.
   [[nodiscard]] StateRef keep(const SequenceDraft& draft);
 

@@ -117,8 +117,8 @@ Result<StateRef> SequenceService::compute(const std::function<Result<SequenceDra
   const auto begin = [&]() -> Result<std::shared_ptr<engine::Channel>> {
     QUIRE_TRY(SequenceDraft draft, make());
     kv::Ledger& ledger = engine_.core().ledger;
-    draft.computed_tokens = std::ssize(ledger.sequences().tokens(draft.sequence)) -
-                            ledger.sequences().num_computed(draft.sequence);
+    draft.computed_tokens =
+        std::ssize(ledger.sequences().tokens(draft.sequence)) - drafts_.at_hand(draft.sequence);
     if (draft.computed_tokens == 0) {
       ledger.cache().assign(draft.sequence, engine_.sessions().named(options.session, draft.salt));
       *state = drafts_.keep(draft);
