@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "forked_branches.h"
@@ -107,6 +108,34 @@ TEST_P(WindowGroups, GiveTheSameAnswersToRequestsThatTakeEachOthersBlocks) {
     EXPECT_EQ(warm[i].token_ids, must(cold_.generate(ids[i], greedy_to_length(40))).token_ids) << i;
   }
   EXPECT_GT(stat(llm, "preemptions"), 0);
+}
+
+// Oracle: the same prompts alone. Without the cache nothing else brings KV back.
+TEST_P(WindowGroups, GiveTheSameAnswersWhenTheirKVIsSwapped) {
+  std::vector<Prompt> prompts;
+  std::vector<Ids> alone;
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    const Ids ids = small_ids(50 + 13 * i, 90 + i);
+    prompts.emplace_back(ids);
+    alone.push_back(must(cold_.generate(ids, greedy_to_length(60))).token_ids);
+  }
+  const std::vector<SamplingParams> params = {greedy_to_length(60)};
+  const auto run = [&](const std::string& preemption, bool prefix_cache) {
+    LLM llm =
+        open(17, {.max_batch_tokens = 24, .prefix_cache = prefix_cache, .preemption = preemption});
+    std::vector<Ids> ids;
+    for (const GenerationOutput& output : must(llm.generate_batch(prompts, params))) {
+      ids.push_back(output.token_ids);
+    }
+    EXPECT_GT(stat(llm, "preemptions"), 0);
+    EXPECT_EQ(stat(llm, "swaps_restored") > 0, preemption == "swap");
+    EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+    return std::pair(ids, stat(llm, "tokens_computed"));
+  };
+  const auto [swapped, computed] = run("swap", false);
+  EXPECT_EQ(swapped, alone);
+  EXPECT_EQ(run("swap", true).first, alone) << "some go on from cached blocks";
+  EXPECT_LT(computed, run("recompute", false).second);
 }
 
 TEST_P(WindowGroups, LetSequencesForkRollBackAndGoOn) {

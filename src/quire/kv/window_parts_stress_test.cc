@@ -50,7 +50,8 @@ class WindowStress {
     : kind < 93 ? drop_kv()
     : kind < 94 ? reattach(id)
     : kind < 95 ? exchange(id)
-    : kind < 97 ? reserve(id)
+    : kind < 96 ? reserve(id)
+    : kind < 97 ? swap(id)
     : kind < 98 ? seal(id)
     : kind < 99 ? change(id)
                 : (void)ledger_.cache().clear();
@@ -84,6 +85,7 @@ class WindowStress {
   [[nodiscard]] std::int64_t changed() const { return changed_; }
   [[nodiscard]] std::int64_t reserved() const { return reserved_; }
   [[nodiscard]] std::int64_t exchanged() const { return exchanged_; }
+  [[nodiscard]] std::int64_t swapped() const { return swapped_; }
 
  private:
   int below(int bound) { return static_cast<int>(random_() % static_cast<std::uint32_t>(bound)); }
@@ -247,6 +249,52 @@ class WindowStress {
     }
   }
 
+  // Drops the KV that a sequence holds and brings it back from a copy, as a swap does. The copy has
+  // no window part that the sequence had let go.
+  void swap(SeqId id) {
+    const RunView held = ledger_.sequences().runs(id).back();
+    const std::int32_t tokens = held.num_tokens, without_part = held.without_part;
+    std::vector<Value> full, window;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(tokens); ++i) {
+      full.push_back(full_[slot(held.blocks, i)]);
+      window.push_back(window_[slot(held.blocks, i)]);
+    }
+    ledger_.preemption().drop_kv(id);
+    sequences_.at(id).values.clear();
+    compute(any_sequence());
+    if (sequences_.at(id).values.empty()) {
+      know(sequences_.at(id), ledger_.preemption().reattach(id));
+    }
+    const std::int32_t first = ledger_.sequences().num_computed(id);
+    if (first >= tokens || first % config_.block_tokens != 0 ||
+        (without_part > 0 &&
+         !ledger_.restored_kv().begin_without_parts(id, tokens, without_part).ok())) {
+      return;
+    }
+    const std::int32_t begun = ledger_.sequences().num_computed(id);
+    if (!ledger_.sequences().extend(id, tokens - begun).ok()) {
+      ledger_.preemption().drop_kv(id);
+      sequences_.at(id).values.clear();
+      return;
+    }
+    ASSERT_TRUE(ledger_.check().ok()) << ledger_.check().error().message;
+    copy_blocks();
+    ruin_lost();
+    const RunView run = ledger_.sequences().runs(id).back();
+    for (std::int32_t i = first; i < tokens; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      full_[slot(run.blocks, at)] = full[at];
+      if (i >= without_part * config_.block_tokens) {
+        window_[slot(run.blocks, at)] = window[at];
+      }
+    }
+    ledger_.sequences().advance(id, tokens - begun);
+    ledger_.restored_kv().publish(id);
+    copy_blocks();
+    know(sequences_.at(id), tokens);
+    swapped_ += without_part > 0 ? 1 : 0;
+  }
+
   void change(SeqId id) {
     const BehindWindow past = below(2) == 0 ? BehindWindow::kKeeps : BehindWindow::kFrees;
     changed_ += ledger_.sequences().set_behind_window(id, past) ? 1 : 0;
@@ -308,6 +356,7 @@ class WindowStress {
   std::int64_t changed_ = 0;
   std::int64_t reserved_ = 0;
   std::int64_t exchanged_ = 0;
+  std::int64_t swapped_ = 0;
 };
 
 class WindowPartsStress : public testing::TestWithParam<std::int32_t> {};
@@ -315,7 +364,7 @@ class WindowPartsStress : public testing::TestWithParam<std::int32_t> {};
 TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
   LedgerCounts counts;
   std::int64_t handed_over = 0, owed = 0, refused = 0, changed = 0;
-  std::int64_t reserved = 0, exchanged = 0;
+  std::int64_t reserved = 0, exchanged = 0, swapped = 0;
   for (std::uint32_t seed = 0; seed < base::test_length(40U, 8U); ++seed) {
     WindowStress stress({.num_blocks = 18,
                          .block_tokens = 4,
@@ -337,6 +386,7 @@ TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
     changed += stress.changed();
     reserved += stress.reserved();
     exchanged += stress.exchanged();
+    swapped += stress.swapped();
     stress.close_all();
   }
   EXPECT_GT(counts.tokens_reused, 0);
@@ -348,6 +398,7 @@ TEST_P(WindowPartsStress, KeepsWhatEachNextRowReads) {
   EXPECT_GT(changed, 0);
   EXPECT_GT(reserved, 0);
   EXPECT_GT(exchanged, 0);
+  EXPECT_GT(swapped, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, WindowPartsStress, testing::Values(1, 3, 8, 13),

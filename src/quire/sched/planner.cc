@@ -219,7 +219,10 @@ class Planner {
     const std::int64_t block_tokens = ledger_.config().block_tokens;
     if (waiting.kept > match.tokens) {  // its KV comes back; the next plan goes on behind it
       room_.attach(match);
-      room_.take({.own = (waiting.kept - match.tokens + block_tokens - 1) / block_tokens});
+      const std::int64_t whole = (waiting.kept - match.tokens + block_tokens - 1) / block_tokens;
+      room_.take(
+          {.own = std::min(
+               whole, ledger_.min_blocks(waiting.kept, behind_window_of(waiting, sequences_)))});
       plan.admit.push_back(waiting.request.id);
       return true;
     }
