@@ -177,15 +177,22 @@ TEST_P(WindowGroups, SaveSequencesWhoseWindowsHaveGone) {
   for (int i = 0; i < 4; ++i) {  // they take what the window has freed
     (void)last(llm, small_ids(120, 20 + static_cast<std::uint32_t>(i)));
   }
+  const double computed = stat(llm, "tokens_computed");
   const Status saved = sequence.save(file);
   ASSERT_TRUE(saved.ok()) << saved.error().message;
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed) << "what has gone is not computed again";
   ASSERT_TRUE(sequence.append(small_ids(4, 8)).ok());
   const Ids tokens = sequence.tokens();
   EXPECT_EQ(must(sequence.logits()), cold(tokens));
-  LLM other = open(30);
+  for (const std::int64_t blocks : {16, 36}) {  // the file has 19
+    LLM other = open(blocks);
+    Sequence loaded = must(other.load_sequence(file));
+    EXPECT_EQ(stat(other, "tokens_computed"), 0);
+    ASSERT_TRUE(loaded.append(small_ids(4, 8)).ok());
+    EXPECT_EQ(must(loaded.logits()), cold(tokens));
+  }
+  LLM other = open(36);
   Sequence loaded = must(other.load_sequence(file));
-  ASSERT_TRUE(loaded.append(small_ids(4, 8)).ok());
-  EXPECT_EQ(must(loaded.logits()), cold(tokens));
   ASSERT_TRUE(loaded.rollback_to(60).ok());
   EXPECT_EQ(must(loaded.logits()), cold(first_of(tokens, 60)));
 }
