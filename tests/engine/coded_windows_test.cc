@@ -136,6 +136,54 @@ TEST_P(CodedWindows, ASequenceOfAnyLengthIsSavedAndGoesOn) {
   }
 }
 
+// Oracle: a cold run. Layers without a window keep all of it, others what their window sees.
+TEST_P(CodedWindows, LongSequencesHoldTheirLastWindowsAndRollBackToEveryLength) {
+  const Ids prompt = ids_of(400, 5);  // 13 blocks
+  LLM llm = open({.max_batch_tokens = 70});
+  Sequence sequence = must(llm.sequence(prompt));
+  const auto logits_of = [&] { return must(sequence.logits()); };
+  const std::vector<float> first = logits_of();
+  EXPECT_EQ(first, tail_of(cold(prompt), first.size()));
+  const bool has_parts = std::get<0>(GetParam()) != "mistral_window" && !on_gpu();
+  ASSERT_EQ(stat(llm, "window_block_bytes") > 0, has_parts);
+  if (has_parts) {
+    // The window of 24 tokens touches two blocks, and where blocks are written whole one more
+    // stays.
+    EXPECT_LE(stat(llm, "window_bytes_in_use") / stat(llm, "window_block_bytes"), 3);
+  }
+  for (std::int64_t length = 399; length > 0; length -= 1 + length % 47) {
+    if (length % 2 == 0) {  // others take idle windows
+      (void)must(llm.forward(ids_of(380, static_cast<std::uint32_t>(length))));
+    }
+    Sequence fork = must(sequence.fork());
+    const Status back = fork.rollback_to(length);
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    ASSERT_TRUE(fork.append(ids_of(1 + static_cast<std::size_t>(length) % 40, 9)).ok());
+    const std::vector<float> logits = must(fork.logits());
+    ASSERT_EQ(logits, tail_of(cold(fork.tokens()), logits.size())) << length;
+  }
+}
+
+TEST_P(CodedWindows, PromptsThatTakeEachOthersWindowsGiveTheBitsOfAColdCall) {
+  const auto block_bytes = static_cast<std::int64_t>(stat(cold_, "block_bytes"));
+  LLM llm = open({.kv_budget_bytes = block_bytes * (by_block() ? 44 : 16), .max_batch_tokens = 50});
+  const Ids first = ids_of(300, 4), second = ids_of(190, 5);
+  std::int64_t known = 0;
+  for (std::size_t cut = 20; cut <= first.size(); cut += 20 + cut % 13) {
+    for (const Ids& ids : {first, second}) {
+      const ForwardOutput warm = must(llm.forward(ids, ForwardReuse::kExact, ForwardRows::kLast));
+      ASSERT_EQ(warm.logits, tail_of(cold(ids), warm.logits.size())) << cut;
+    }
+    Ids begins(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(cut));
+    const Ids more = ids_of(9, 60 + static_cast<std::uint32_t>(cut));
+    begins.insert(begins.end(), more.begin(), more.end());
+    const ForwardOutput warm = must(llm.forward(begins, ForwardReuse::kExact, ForwardRows::kLast));
+    ASSERT_EQ(warm.logits, tail_of(cold(begins), warm.logits.size())) << cut;
+    known += warm.cached_tokens;
+  }
+  EXPECT_GT(known, 0);
+}
+
 TEST_P(CodedWindows, ASmallPoolPreemptsAndChangesNoToken) {
   LLM large = open();
   std::vector<Ids> prompts, want;

@@ -44,7 +44,8 @@ std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
                                    std::int64_t last) {
   const auto runtime = sequence.impl().llm->open().value();
   const auto state = sequence.impl().look().value();
-  const auto described = runtime->saved_sequences().describe(state).value();
+  using Windows = sequences::SavedSequences::Windows;
+  const auto described = runtime->saved_sequences().describe(state, Windows::kWhole).value();
   const kv_store::PagedPool& pool = runtime->tiers().paged_pool();
   const std::int64_t block_tokens = pool.geometry().block_tokens;
   std::vector<std::uint32_t> rows;

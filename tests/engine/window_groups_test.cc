@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "forked_branches.h"
@@ -109,6 +110,34 @@ TEST_P(WindowGroups, GiveTheSameAnswersToRequestsThatTakeEachOthersBlocks) {
   EXPECT_GT(stat(llm, "preemptions"), 0);
 }
 
+// Oracle: the same prompts alone. Without the cache nothing else brings KV back.
+TEST_P(WindowGroups, GiveTheSameAnswersWhenTheirKVIsSwapped) {
+  std::vector<Prompt> prompts;
+  std::vector<Ids> alone;
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    const Ids ids = small_ids(50 + 13 * i, 90 + i);
+    prompts.emplace_back(ids);
+    alone.push_back(must(cold_.generate(ids, greedy_to_length(60))).token_ids);
+  }
+  const std::vector<SamplingParams> params = {greedy_to_length(60)};
+  const auto run = [&](const std::string& preemption, bool prefix_cache) {
+    LLM llm =
+        open(17, {.max_batch_tokens = 24, .prefix_cache = prefix_cache, .preemption = preemption});
+    std::vector<Ids> ids;
+    for (const GenerationOutput& output : must(llm.generate_batch(prompts, params))) {
+      ids.push_back(output.token_ids);
+    }
+    EXPECT_GT(stat(llm, "preemptions"), 0);
+    EXPECT_EQ(stat(llm, "swaps_restored") > 0, preemption == "swap");
+    EXPECT_EQ(stat(llm, "blocks_in_use"), 0);
+    return std::pair(ids, stat(llm, "tokens_computed"));
+  };
+  const auto [swapped, computed] = run("swap", false);
+  EXPECT_EQ(swapped, alone);
+  EXPECT_EQ(run("swap", true).first, alone) << "some go on from cached blocks";
+  EXPECT_LT(computed, run("recompute", false).second);
+}
+
 TEST_P(WindowGroups, LetSequencesForkRollBackAndGoOn) {
   LLM llm = open(60);
   expect_branches_equal_cold_runs(llm, 4, 25, [&](LLM&, const Ids& ids) { return cold(ids); });
@@ -148,15 +177,22 @@ TEST_P(WindowGroups, SaveSequencesWhoseWindowsHaveGone) {
   for (int i = 0; i < 4; ++i) {  // they take what the window has freed
     (void)last(llm, small_ids(120, 20 + static_cast<std::uint32_t>(i)));
   }
+  const double computed = stat(llm, "tokens_computed");
   const Status saved = sequence.save(file);
   ASSERT_TRUE(saved.ok()) << saved.error().message;
+  EXPECT_EQ(stat(llm, "tokens_computed"), computed) << "what has gone is not computed again";
   ASSERT_TRUE(sequence.append(small_ids(4, 8)).ok());
   const Ids tokens = sequence.tokens();
   EXPECT_EQ(must(sequence.logits()), cold(tokens));
-  LLM other = open(30);
+  for (const std::int64_t blocks : {16, 36}) {  // the file has 19
+    LLM other = open(blocks);
+    Sequence loaded = must(other.load_sequence(file));
+    EXPECT_EQ(stat(other, "tokens_computed"), 0);
+    ASSERT_TRUE(loaded.append(small_ids(4, 8)).ok());
+    EXPECT_EQ(must(loaded.logits()), cold(tokens));
+  }
+  LLM other = open(36);
   Sequence loaded = must(other.load_sequence(file));
-  ASSERT_TRUE(loaded.append(small_ids(4, 8)).ok());
-  EXPECT_EQ(must(loaded.logits()), cold(tokens));
   ASSERT_TRUE(loaded.rollback_to(60).ok());
   EXPECT_EQ(must(loaded.logits()), cold(first_of(tokens, 60)));
 }

@@ -47,7 +47,10 @@ void read_all(const KVFile& file) {
       to.push_back({i - 1});
     }
     for (int layer = 0; pool.ok() && layer < geometry.layers; ++layer) {
-      static_cast<void>(file.read_layer(run, layer, saved.lost_blocks, to, *pool));
+      const std::int32_t lost = saved.lost_in(geometry, layer);
+      static_cast<void>(file.read_layer(
+          run, layer, lost,
+          std::span(to).subspan(static_cast<std::size_t>(lost - saved.lost_blocks)), *pool));
     }
   }
 }

@@ -137,7 +137,8 @@ Result<std::unique_ptr<CheckpointService>> CheckpointService::open(
 Result<kv_store::LiveSequence> CheckpointService::describe(runtime::Runtime& runtime,
                                                            const Named& named,
                                                            std::vector<sequences::StateRef>& held) {
-  auto described = runtime.saved_sequences().describe(named.state);
+  auto described =
+      runtime.saved_sequences().describe(named.state, sequences::SavedSequences::Windows::kHeld);
   if (!described.ok()) {
     return {described.error().code,
             base::str_cat("sequence ", base::quoted(named.name), ": ", described.error().message)};

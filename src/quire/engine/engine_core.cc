@@ -178,10 +178,10 @@ std::vector<kv::BlockFormat> block_formats(const kv_store::PagedPool& pool) {
 }
 
 // Returns the layers whose part of a block may go before the block. There are none on a device,
-// whose memory does not go in pages, beside states, and where blocks are written whole.
+// whose memory does not go in pages, and beside states.
 kv::WindowGroup window_group(const tensor::KVGeometry& geometry, bool on_device,
                              std::int32_t num_states) {
-  if (on_device || num_states > 0 || tensor::is_written_by_block(geometry.format)) {
+  if (on_device || num_states > 0) {
     return {};
   }
   const tensor::KVWindowGroup group = geometry.window_group();

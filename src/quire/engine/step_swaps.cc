@@ -13,8 +13,11 @@
 #include "quire/engine/step_host_points.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
+#include "quire/engine/swap_space.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/preemption.h"
 #include "quire/kv/restore_points.h"
+#include "quire/kv/restored_kv.h"
 #include "quire/options.h"
 #include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
@@ -43,13 +46,29 @@ bool swap_pays(Step& step, SeqId sequence, std::int32_t tokens) {
   if (!block_seconds || pace.measured_rows == 0) {
     return false;
   }
-  const std::int32_t block_tokens = step.core.ledger.config().block_tokens;
-  const std::int64_t block_bytes = step.core.paged_pool.geometry().block_bytes();
-  const std::int64_t blocks = (tokens + block_tokens - 1) / block_tokens +
-                              (step.core.states.view().stride + block_bytes - 1) / block_bytes;
+  const double blocks = static_cast<double>(SwapSpace::bytes_of(
+                            sequence, step.core.ledger, step.core.paged_pool, step.core.states)) /
+                        static_cast<double>(step.core.paged_pool.geometry().block_bytes());
   const std::int32_t first = last_point(step, sequence, tokens);
-  return 2.0 * static_cast<double>(blocks) * *block_seconds <
-         pace.seconds(sched::work_of(first, tokens - first));
+  return 2.0 * blocks * *block_seconds < pace.seconds(sched::work_of(first, tokens - first));
+}
+
+// Makes room for KV of `kept` tokens, of which the first `without_part` blocks have no window part.
+bool make_room(Step& step, SeqId sequence, std::int32_t kept, std::int32_t without_part) {
+  kv::Ledger& ledger = step.core.ledger;
+  const bool begun = without_part == 0 ||
+                     ledger.restored_kv().begin_without_parts(sequence, kept, without_part).ok();
+  if (!begun) {
+    return false;
+  }
+  const std::int32_t first = ledger.sequences().num_computed(sequence);
+  const bool made =
+      ledger.sequences().extend(sequence, kept - first).ok() && copy_blocks(step).ok();
+  if (!made && without_part > 0) {  // the first blocks have no KV yet
+    ledger.preemption().drop_kv(sequence);
+    (void)ledger.preemption().reattach(sequence);
+  }
+  return made;
 }
 
 void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
@@ -57,15 +76,21 @@ void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
   const std::int32_t first = core.ledger.sequences().num_computed(sequence);
   const bool begins_block =
       first % core.ledger.config().block_tokens == 0 || core.ledger.points().lacks_tail(sequence);
-  if (first >= kept || !begins_block ||
-      !core.ledger.sequences().extend(sequence, kept - first).ok() || !copy_blocks(step).ok() ||
-      !core.swap_space.restore(id, sequence, first, core.ledger, core.paged_pool, core.states)
-           .ok()) {
+  const std::int32_t without_part = core.swap_space.without_part(id);
+  if (first >= kept || !begins_block || !make_room(step, sequence, kept, without_part)) {
     core.swap_space.forget(id);
     return;
   }
+  const std::int32_t begun = core.ledger.sequences().num_computed(sequence);
+  if (!core.swap_space.restore(id, sequence, first, core.ledger, core.paged_pool, core.states)
+           .ok()) {
+    return;
+  }
   core.scheduler.complete(
-      {.request = id, .sequence = sequence, .first = first, .count = kept - first}, std::nullopt);
+      {.request = id, .sequence = sequence, .first = begun, .count = kept - begun}, std::nullopt);
+  if (without_part > 0) {
+    core.ledger.restored_kv().publish(sequence);
+  }
   core.counters.swaps_restored += 1;
 }
 

@@ -29,8 +29,6 @@ bool can_swap(SeqId sequence, const kv::Ledger& ledger, bool on_device) {
   return ledger.sequences().is_plain(sequence) && !config.open_format() &&
          config.window_tokens == 0 &&
          (config.num_states == 0 || (!on_device && !ledger.points().lacks_tail(sequence))) &&
-         (config.window_group.tokens == 0 ||
-          ledger.sequences().use(sequence).past == kv::BehindWindow::kKeeps) &&
          ledger.sequences().format(sequence) == kv::kOwnFormat;
 }
 
@@ -51,7 +49,45 @@ std::int64_t blocks_of(std::int32_t tokens, const kv::Ledger& ledger) {
   return (tokens + block_tokens - 1) / block_tokens;
 }
 
+// Bytes of what is kept.
+struct Bytes {
+  std::size_t at = 0;
+  std::size_t size = 0;
+};
+
+// Returns the bytes of a run's blocks, of the first ones without their window part.
+std::int64_t kv_bytes_of(const kv::RunView& run, const kv::Ledger& ledger,
+                         const kv_store::PagedPool& pool) {
+  using Parts = kv::BlockCopy::Parts;
+  return run.without_part * pool.bytes_of(Parts::kFull) +
+         (blocks_of(run.num_tokens, ledger) - run.without_part) * pool.bytes_of(Parts::kAll);
+}
+
+// Calls visit(index, parts, bytes) for blocks [first, last) of a run, until it fails. `bytes`:
+// where these parts of the block are kept.
+template <class Visit>
+Status for_each_block(const kv_store::PagedPool& pool, std::int64_t first, std::int64_t last,
+                      std::int64_t without_part, const Visit& visit) {
+  using Parts = kv::BlockCopy::Parts;
+  const std::int64_t whole = pool.bytes_of(Parts::kAll), full = pool.bytes_of(Parts::kFull);
+  Status status;
+  for (std::int64_t i = first; i < last && status.ok(); ++i) {
+    const std::int64_t cut = std::min(i, without_part);
+    const bool cuts = i < without_part;
+    const Bytes bytes{.at = static_cast<std::size_t>(cut * full + (i - cut) * whole),
+                      .size = static_cast<std::size_t>(cuts ? full : whole)};
+    status = visit(i, cuts ? Parts::kFull : Parts::kAll, bytes);
+  }
+  return status;
+}
+
 }  // namespace
+
+std::int64_t SwapSpace::bytes_of(SeqId sequence, const kv::Ledger& ledger,
+                                 const kv_store::PagedPool& pool,
+                                 const kv_store::StatePool& states) {
+  return kv_bytes_of(ledger.sequences().runs(sequence).back(), ledger, pool) + states.view().stride;
+}
 
 std::int32_t SwapSpace::keep(RequestId id, SeqId sequence, const kv::Ledger& ledger,
                              const kv_store::PagedPool& pool, const kv_store::StatePool& states) {
@@ -65,26 +101,30 @@ std::int32_t SwapSpace::keep(RequestId id, SeqId sequence, const kv::Ledger& led
     }
     const kv::RunView run = ledger.sequences().runs(sequence).back();
     const std::int64_t blocks = blocks_of(run.num_tokens, ledger);
-    const std::int64_t block_bytes = pool.geometry().block_bytes();
-    const std::int64_t size = blocks * block_bytes + std::ssize(*state);
+    const std::int64_t kv_bytes = kv_bytes_of(run, ledger, pool);
+    const std::int64_t size = kv_bytes + std::ssize(*state);
     if (blocks == 0 || bytes_ + size > ledger.config().budget_bytes()) {
       return 0;
     }
     Kept kept{.bytes = pool.host_buffer(static_cast<std::size_t>(size)),
               .tokens = run.num_tokens,
+              .without_part = run.without_part,
+              .state_bytes = std::ssize(*state),
               .size = size};
     if (kept.bytes.size() == 0) {
       return 0;
     }
     const auto start = std::chrono::steady_clock::now();
-    for (std::int64_t i = 0; i < blocks; ++i) {
-      const std::span<std::byte> to = kept.bytes.span().subspan(
-          static_cast<std::size_t>(i * block_bytes), static_cast<std::size_t>(block_bytes));
-      if (!pool.read_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1), to).ok()) {
-        return 0;
-      }
+    const auto read = [&](std::int64_t i, kv::BlockCopy::Parts parts, Bytes place) {
+      return pool.read_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1),
+                              kept.bytes.span().subspan(place.at, place.size), {}, parts);
+    };
+    if (!for_each_block(pool, 0, blocks, run.without_part, read).ok()) {
+      return 0;
     }
-    block_seconds_ = base::seconds_since(start) / static_cast<double>(blocks);
+    block_seconds_ = base::seconds_since(start) *
+                     static_cast<double>(pool.geometry().block_bytes()) /
+                     static_cast<double>(kv_bytes);
     std::ranges::copy(*state, kept.bytes.span().last(state->size()).begin());
     const std::int32_t tokens = kept.tokens;
     forget(id);
@@ -101,23 +141,25 @@ std::int32_t SwapSpace::kept(RequestId id) const {
   return found == kept_.end() ? 0 : found->second.tokens;
 }
 
+std::int32_t SwapSpace::without_part(RequestId id) const {
+  const auto found = kept_.find(id.value);
+  return found == kept_.end() ? 0 : found->second.without_part;
+}
+
 Status SwapSpace::restore(RequestId id, SeqId sequence, std::int32_t first, kv::Ledger& ledger,
                           kv_store::PagedPool& pool, kv_store::StatePool& states) {
-  const auto found = kept_.find(id.value);
+  const Kept& kept = kept_.find(id.value)->second;
   const kv::RunView run = ledger.sequences().runs(sequence).back();
-  const std::int64_t block_bytes = pool.geometry().block_bytes();
-  const std::int64_t blocks = blocks_of(found->second.tokens, ledger);
-  Status status;
-  for (std::int64_t i = first / ledger.config().block_tokens; i < blocks && status.ok(); ++i) {
-    const std::span<const std::byte> from = found->second.bytes.span().subspan(
-        static_cast<std::size_t>(i * block_bytes), static_cast<std::size_t>(block_bytes));
-    status = pool.write_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1), from);
-  }
+  const auto write = [&](std::int64_t i, kv::BlockCopy::Parts parts, Bytes place) {
+    return pool.write_blocks(run.blocks.subspan(static_cast<std::size_t>(i), 1),
+                             kept.bytes.span().subspan(place.at, place.size), {}, parts);
+  };
+  Status status = for_each_block(pool, first / ledger.config().block_tokens,
+                                 blocks_of(kept.tokens, ledger), kept.without_part, write);
   if (status.ok() && ledger.points().exist()) {
     (void)ledger.points().take_tail(sequence);  // its block was written as a whole
-    status = states.write(
-        ledger.points().places(sequence).to,
-        found->second.bytes.span().subspan(static_cast<std::size_t>(blocks * block_bytes)));
+    status = states.write(ledger.points().places(sequence).to,
+                          kept.bytes.span().last(static_cast<std::size_t>(kept.state_bytes)));
   }
   forget(id);
   return status;

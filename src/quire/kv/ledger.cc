@@ -59,8 +59,8 @@ std::int64_t Ledger::min_blocks(std::int64_t num_tokens, BehindWindow past) cons
   const std::int64_t whole = (num_tokens + block_tokens - 1) / block_tokens;
   if (const WindowGroup& group = config().window_group;
       group.tokens > 0 && past == BehindWindow::kFrees) {
-    const std::int64_t parts =
-        std::min(whole, blocks_for_tokens(config(), group.tokens) + std::int64_t{1});
+    const std::int64_t more = config().open_format() ? 2 : 1;  // parts_to_let_go() keeps one
+    const std::int64_t parts = std::min(whole, blocks_for_tokens(config(), group.tokens) + more);
     const std::int64_t bytes = whole * config().full_bytes() + parts * group.block_bytes;
     const std::int64_t block_bytes = config().block_bytes(kOwnFormat);
     return (bytes + block_bytes - 1) / block_bytes;

@@ -175,8 +175,10 @@ Status check_slabs(const SharedBlocks& shared, const BlockUses& uses) {
 Status check_parts_of(const Sequence& sequence, const LedgerConfig& config) {
   const OpenRun& open = sequence.open();
   const bool frees = sequence.use().past == BehindWindow::kFrees;
-  if (open.blocks.num_without_part() <=
-      (frees ? parts_behind_window(config, open.num_tokens) : 0)) {
+  // Their KV is being stored, and the next row is behind it (RestoredKV::begin_without_parts).
+  const bool begins = open.num_tokens == open.blocks.num_without_part() * config.block_tokens;
+  const std::int32_t stored = open.num_tokens + (begins ? open.room : 0);
+  if (open.blocks.num_without_part() <= (frees ? parts_behind_window(config, stored) : 0)) {
     return {};
   }
   return broken("L16", open.blocks.num_without_part(), " window parts of a run of ",
@@ -347,8 +349,11 @@ class Checker {
                     blocks.size(), " stored blocks");
     }
     for (std::int32_t i = blocks.num_given_up(); i < blocks.size(); ++i) {
-      QUIRE_TRY_STATUS(uses_.add(
-          blocks.ref(i), {.filled = i < full ? block_tokens : 0, .writes = i >= full}, true));
+      QUIRE_TRY_STATUS(uses_.add(blocks.ref(i),
+                                 {.filled = i < full ? block_tokens : 0,
+                                  .writes = i >= full,
+                                  .holds_part = i >= blocks.num_without_part()},
+                                 true));
     }
     const auto lacks = [&](std::int32_t tokens) {
       return tokens % block_tokens != 0 && run.open_blocks.find(tokens / block_tokens) == nullptr;

@@ -76,10 +76,9 @@ Status check_window_group(const LedgerConfig& config) {
                           group.block_bytes,
                           " bytes of a block; give a window, and a part of the block's bytes")};
   }
-  if (config.window_tokens > 0 || config.num_states > 0 || config.open_format()) {
+  if (config.window_tokens > 0 || config.num_states > 0) {
     return {ErrorCode::kInvalidArgument,
-            "a window group beside states, beside a window of all layers or in blocks that are "
-            "written whole is not implemented"};
+            "a window group beside states or beside a window of all layers is not implemented"};
   }
   return {};
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "quire/base/ids.h"
+#include "quire/result.h"
 
 namespace quire::kv {
 
@@ -23,6 +24,13 @@ class RestoredKV {
   // `num_tokens` and advances over them before any other call. KV that is not cached already is
   // not published.
   void begin_behind_window(SeqId id, std::int32_t num_tokens);
+  // Prepares likewise where some layers have a window and others have none (ADR 0056). The first
+  // `blocks` blocks get no window part, and the length begins behind them, unless so much is
+  // cached. The caller makes room for the other tokens up to `num_tokens`, stores the full parts of
+  // these blocks too, advances, and calls publish(). If it cannot, it drops the KV. Fails with
+  // kOutOfBlocks, and changes nothing, where room for all of that is lacking. Precondition: a plain
+  // sequence that frees KV behind the window, and ends with a block.
+  [[nodiscard]] Status begin_without_parts(SeqId id, std::int32_t num_tokens, std::int32_t blocks);
   // Books KV that is still being written. Its blocks, and blocks behind them, are published by
   // publish(), which says that the KV is there. Precondition: no window.
   void advance_unpublished(SeqId id, std::int32_t count);

@@ -78,6 +78,18 @@ std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_toke
   return blocks_behind_window(config, std::max(0, num_tokens - kept));
 }
 
+std::int32_t parts_to_let_go(const LedgerConfig& config, std::int32_t num_tokens) {
+  const std::int32_t kept = config.open_format() ? config.block_tokens : 1;
+  return parts_behind_window(config, std::max(0, num_tokens - kept));
+}
+
+std::int32_t stored_length(const LedgerConfig& config, const OpenRun& run, std::int32_t length) {
+  const std::int32_t kept = std::min(run.num_tokens, length);
+  const std::int32_t rest = kept % config.block_tokens;
+  const bool opens = config.formats[run.format.value].open.has_value();
+  return opens && run.open_blocks.find(kept / config.block_tokens) == nullptr ? kept - rest : kept;
+}
+
 std::int32_t usable_length(const SharedBlocks& shared, const OpenRun& run, std::int32_t length) {
   const LedgerConfig& config = shared.config();
   std::int32_t usable = length;
@@ -362,10 +374,9 @@ void Sequence::advance(std::int32_t count) {
   open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
 }
 
-// The last token may be taken back.
 void Sequence::let_parts_go() {
   if (use_.past == BehindWindow::kFrees) {
-    open_.blocks.let_parts_go(parts_behind_window(shared_->config(), open_.num_tokens - 1),
+    open_.blocks.let_parts_go(parts_to_let_go(shared_->config(), open_.num_tokens),
                               [this](std::int32_t block) { return is_at_point(block); });
   }
 }
@@ -449,15 +460,30 @@ bool Sequence::adopt_known(std::int32_t block, BlockRef known) {
   return true;
 }
 
-void Sequence::begin_behind_window(std::int32_t num_tokens) {
-  const std::int32_t gone = blocks_to_give_up(shared_->config(), num_tokens);
-  const std::int32_t gone_tokens = gone * shared_->config().block_tokens;
-  if (open_.num_tokens >= gone_tokens) {
+void Sequence::begin_behind(std::int32_t blocks) {
+  const std::int32_t tokens = blocks * shared_->config().block_tokens;
+  if (open_.num_tokens >= tokens) {
     return;
   }
-  drop_kv();
-  open_.blocks.begin_behind(gone);
-  open_.num_tokens = gone_tokens;
+  if (shared_->config().window_tokens > 0) {
+    drop_kv();
+    open_.blocks.begin_behind(blocks);
+    open_.num_tokens = tokens;
+    return;
+  }
+  const std::int32_t there = open_.blocks.size();
+  QUIRE_CHECK(is_plain() && use_.past == BehindWindow::kFrees && open_.room == 0 &&
+                  there * shared_->config().block_tokens == open_.num_tokens,
+              "window parts are left out behind a block that is not full");
+  open_.blocks.reserve_more(blocks - there);
+  const BlockId last = there == 0 ? BlockId{} : open_.blocks.ids().back();
+  const std::span<const BlockRef> fresh = shared_->acquire(
+      blocks - there, last, ReservedBlocks::kNobody, SharedBlocks::Holds::kFullPart);
+  open_.blocks.let_parts_go(there, [this](std::int32_t block) { return is_at_point(block); });
+  for (const BlockRef block : fresh) {
+    open_.blocks.push_without_part(block);
+  }
+  open_.num_tokens = tokens;
 }
 
 Status Sequence::rollback(std::int32_t length) {
@@ -466,10 +492,7 @@ Status Sequence::rollback(std::int32_t length) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", total)};
   }
-  std::int32_t kept = std::min(open_.num_tokens, length);
-  if (lacks_open_block(kept)) {  // the rows of that block as they were computed are gone
-    kept -= kept % shared_->config().block_tokens;
-  }
+  const std::int32_t kept = stored_length(shared_->config(), open_, length);
   const std::int32_t kept_blocks = blocks_for_tokens(shared_->config(), kept);
   const std::int32_t gone = std::min(open_.blocks.num_given_up(), kept_blocks);
   if (gone > blocks_behind_window(shared_->config(), kept)) {

@@ -110,8 +110,9 @@ class Sequence {
   // Lets the tail of the open run, which is in its last block, be in slots of another block from
   // `slot` on. Takes over the caller's reference.
   void move_tail(BlockRef to, std::int32_t slot);
-  // Does what RestoredKV::begin_behind_window says.
-  void begin_behind_window(std::int32_t num_tokens);
+  // Lets the length begin behind so many blocks, unless so much has KV. Where all layers have a
+  // window they are given up, else they have no window part. Precondition: there is room for them.
+  void begin_behind(std::int32_t blocks);
   // Adds to SequenceUse::points.
   void add_point(std::int32_t length);
   // Does what Sequences::set_behind_window says.
@@ -170,6 +171,11 @@ class Sequence {
 [[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
                                                 std::int32_t num_tokens);
 
+// Returns how many of the first `length` tokens of a run have KV that can stay. Where it is stored
+// block by block, rows as they were computed may have gone, up to the beginning of their block.
+[[nodiscard]] std::int32_t stored_length(const LedgerConfig& config, const OpenRun& run,
+                                         std::int32_t length);
+
 // Returns the largest length up to `length` from which a run can go on: the window parts are there.
 [[nodiscard]] std::int32_t usable_length(const SharedBlocks& shared, const OpenRun& run,
                                          std::int32_t length);
@@ -178,8 +184,13 @@ class Sequence {
 // a window, where others have none. 0 without such layers.
 [[nodiscard]] std::int32_t parts_behind_window(const LedgerConfig& config, std::int32_t num_tokens);
 
-// Returns how many of them a sequence gives up. Where KV is stored block by block, it keeps what
-// the rows of its last full block see. Taking back a token of that block computes all of it again.
+// Returns how many blocks of blocks_behind_window() a sequence gives up. Where KV is stored block
+// by block, it keeps what the rows of its last full block see. Taking back a token of that block
+// computes all of it again.
 [[nodiscard]] std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens);
+
+// Returns how many window parts of parts_behind_window() a sequence lets go. It keeps what it needs
+// to take back its last token.
+[[nodiscard]] std::int32_t parts_to_let_go(const LedgerConfig& config, std::int32_t num_tokens);
 
 }  // namespace quire::kv

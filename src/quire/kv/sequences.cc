@@ -85,7 +85,8 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
                    .format = open.format,
                    .last_format = open.format,
                    .open_blocks = open.open_blocks.all(),
-                   .tail_slot = open.tail_slot});
+                   .tail_slot = open.tail_slot,
+                   .without_part = open.blocks.num_without_part()});
 }
 
 void Sequences::reserve_memory(SeqId id, std::int64_t tokens) {
@@ -193,17 +194,18 @@ void Sequences::exchange_kv(SeqId a, SeqId b) {
 Status Sequences::rollback(SeqId id, std::int32_t length) {
   Sequence& sequence = state_->sequence(id);
   const bool valid = length >= 0 && length <= std::ssize(sequence.tokens());
-  if (!valid || length >= sequence.num_computed() ||
-      (!state_->states.exist() &&
-       usable_length(state_->shared, sequence.open(), length) == length)) {
+  if (!valid || length >= sequence.num_computed()) {
+    return sequence.rollback(length);
+  }
+  const std::int32_t stored = stored_length(state_->shared.config(), sequence.open(), length);
+  const std::int32_t usable = usable_length(state_->shared, sequence.open(), stored);
+  if (!state_->states.exist() && usable == stored) {
     return sequence.rollback(length);
   }
   // The tokens behind the point are computed again.
   const auto all = sequence.tokens();
   std::vector<TokenId> kept(all.begin(), all.begin() + length);
-  const std::int32_t point = state_->states.exist()
-                                 ? state_->restore_before(id, length)
-                                 : usable_length(state_->shared, sequence.open(), length);
+  const std::int32_t point = state_->states.exist() ? state_->restore_before(id, length) : usable;
   QUIRE_TRY_STATUS(sequence.rollback(point));
   state_->tokens_replayed += length - point;
   if (SequenceStates* states = state_->states_of(id)) {

@@ -179,11 +179,12 @@ void SharedBlocks::free_blocks(std::int32_t count) {
 }
 
 std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId after,
-                                                ReservedBlocks::Holder holder) {
+                                                ReservedBlocks::Holder holder, Holds what) {
   const std::int32_t aside = std::min(count, reserved_.size(holder));
   if (aside == 0) {
-    return acquire_fresh(count, after);
+    return acquire_fresh(count, after, what);
   }
+  QUIRE_CHECK(what == Holds::kWhole, "blocks without window parts are set aside for nobody");
   taken_for_holder_.reserve(static_cast<std::size_t>(count));
   taken_for_holder_.clear();
   make_bytes(count * config_.block_bytes(kOwnFormat));
@@ -204,33 +205,36 @@ std::span<const BlockRef> SharedBlocks::acquire(std::int32_t count, BlockId afte
 }
 
 // Takes blocks. Reserves memory first: a call that throws has evicted and moved nothing.
-std::span<const BlockRef> SharedBlocks::acquire_fresh(std::int32_t count, BlockId after) {
-  QUIRE_CHECK(count <= num_available(), "more blocks asked for than are free or evictable");
+std::span<const BlockRef> SharedBlocks::acquire_fresh(std::int32_t count, BlockId after,
+                                                      Holds what) {
+  const bool whole = what == Holds::kWhole;
+  QUIRE_CHECK(whole ? count <= num_available() : has_room(*this, 0, count),
+              "more blocks asked for than are free or evictable");
   if (count > 1 && config_.extent_blocks > 1 && config_.window_tokens == 0) {
     copies_.reserve_more(0);
     taken_.reserve(static_cast<std::size_t>(count));
   }
   free_blocks(count);
-  make_bytes(count * config_.block_bytes(kOwnFormat));
+  make_bytes(count * (whole ? config_.block_bytes(kOwnFormat) : config_.full_bytes()));
   std::int32_t piece = make_way(count, after);
   if (piece == count) {
-    return take(count, after);
+    return take(count, after, what);
   }
   taken_.clear();
   for (std::int32_t rest = count; rest > 0; rest -= piece) {
     piece = taken_.empty() ? piece : make_way(rest, after);
-    const std::span<const BlockRef> taken = take(piece, after);
+    const std::span<const BlockRef> taken = take(piece, after, what);
     taken_.insert(taken_.end(), taken.begin(), taken.end());
     after = taken.back().id;
   }
   return taken_;
 }
 
-// Takes free blocks, each with its window part.
-std::span<const BlockRef> SharedBlocks::take(std::int32_t count, BlockId after) {
+// Takes free blocks, each with its window part if it is to be whole.
+std::span<const BlockRef> SharedBlocks::take(std::int32_t count, BlockId after, Holds what) {
   const std::span<const BlockRef> taken = pool_.acquire(count, after);
-  for (const BlockRef block : taken) {
-    parts_.make(block.id);
+  if (what == Holds::kWhole) {
+    std::ranges::for_each(taken, [this](BlockRef block) { parts_.make(block.id); });
   }
   return taken;
 }
@@ -406,6 +410,15 @@ std::int32_t num_users(const SharedBlocks& shared, BlockRef block) {
   const bool indexed = block.format() == kOwnFormat && shared.config().prefix_cache &&
                        shared.index().contains(block);
   return shared.pool(block.format()).references(block.id) - (indexed ? 1 : 0);
+}
+
+bool has_room(const SharedBlocks& shared, std::int32_t whole, std::int32_t without_parts) {
+  const LedgerConfig& config = shared.config();
+  const std::int32_t ids =
+      shared.pool().num_free() + shared.reserved().size() + shared.index().num_unused();
+  return whole + without_parts <= ids &&
+         whole * config.block_bytes(kOwnFormat) + without_parts * config.full_bytes() <=
+             bytes_available(shared);
 }
 
 // Slabs that are lent count with all their bytes, as what is free in them is for one format.

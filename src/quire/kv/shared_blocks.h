@@ -36,6 +36,9 @@ class SharedBlocks {
   using OnEviction = std::function<void(BlockRef)>;
   explicit SharedBlocks(const LedgerConfig& config, OnEviction on_eviction = {});
 
+  // Which of a block's parts a holder needs.
+  enum class Holds : std::uint8_t { kWhole, kFullPart };
+
   [[nodiscard]] const LedgerConfig& config() const { return config_; }
   [[nodiscard]] const BlockPool& pool(FormatId format = {}) const {
     return format == kOwnFormat ? pool_ : lent_.pool(format);
@@ -61,11 +64,13 @@ class SharedBlocks {
   // takes those that are set aside for others, then evicts cached ones in their order. Blocks lie
   // behind `after` where they can be, else in one extent, from 2 * extent_blocks on also in several
   // of at least extent_blocks. Cached blocks that are in the way are moved to where else it is
-  // free, which orders copies. A single block never makes another one move. Valid until the next
-  // call. Precondition: count <= num_available(). Cost: as BlockPool::acquire; where no extent is
-  // large enough O(num_blocks) for each that is made, plus as acquire for each block moved.
+  // free, which orders copies. A single block never makes another one move. Without their window
+  // parts, none is for a holder. Valid until the next call. Precondition: has_room(). Cost: as
+  // BlockPool::acquire; where no extent is large enough O(num_blocks) for each that is made, plus
+  // as acquire for each block moved.
   [[nodiscard]] std::span<const BlockRef> acquire(
-      std::int32_t count, BlockId after, ReservedBlocks::Holder holder = ReservedBlocks::kNobody);
+      std::int32_t count, BlockId after, ReservedBlocks::Holder holder = ReservedBlocks::kNobody,
+      Holds what = Holds::kWhole);
   [[nodiscard]] ReservedBlocks& reserved() { return reserved_; }
   [[nodiscard]] const ReservedBlocks& reserved() const { return reserved_; }
 
@@ -81,8 +86,6 @@ class SharedBlocks {
   // Returns how many cached blocks were moved since birth.
   [[nodiscard]] std::int64_t num_moved() const { return num_moved_; }
 
-  // Which of a block's parts a holder needs.
-  enum class Holds : std::uint8_t { kWhole, kFullPart };
   void retain(BlockRef block, Holds what = Holds::kWhole);
   // Retains the block for a request of `session`, which found it in the index.
   void adopt(BlockRef block, SessionRef session, Holds what = Holds::kWhole);
@@ -113,12 +116,13 @@ class SharedBlocks {
     std::int32_t count = 0;
   };
 
-  [[nodiscard]] std::span<const BlockRef> acquire_fresh(std::int32_t count, BlockId after);
+  [[nodiscard]] std::span<const BlockRef> acquire_fresh(std::int32_t count, BlockId after,
+                                                        Holds what = Holds::kWhole);
   std::int32_t evict(std::optional<PrefixMiss::Why> why);
   void free_blocks(std::int32_t count);
   void make_bytes(std::int64_t bytes);
   bool drop_reference(BlockRef block);
-  std::span<const BlockRef> take(std::int32_t count, BlockId after);
+  std::span<const BlockRef> take(std::int32_t count, BlockId after, Holds what);
   [[nodiscard]] std::int32_t make_way(std::int32_t count, BlockId after);
   [[nodiscard]] bool is_cached(BlockId id) const;
   [[nodiscard]] std::optional<Extent> cheapest_extent(std::int32_t count) const;
@@ -145,6 +149,10 @@ class SharedBlocks {
 
 // Returns how many holders the block has, not counting the index.
 [[nodiscard]] std::int32_t num_users(const SharedBlocks& shared, BlockRef block);
+
+// Returns whether so many blocks can be had, whole ones and others without their window part.
+[[nodiscard]] bool has_room(const SharedBlocks& shared, std::int32_t whole,
+                            std::int32_t without_parts);
 
 // Returns the bytes of the budget that are free, and those that nobody uses: cached blocks and idle
 // window parts, too.

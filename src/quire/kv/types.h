@@ -181,6 +181,7 @@ struct RunView {
   // Slot of the last block in which its tokens begin. Not 0 only where that block was coalesced;
   // attention reads such a run after Sequences::extend.
   std::int32_t tail_slot = 0;
+  std::int32_t without_part = 0;  // leading blocks whose window part the run has let go
 };
 
 // The effect of attaching the longest cached prefix of some tokens.

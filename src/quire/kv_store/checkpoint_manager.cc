@@ -75,8 +75,15 @@ Status read_layers(const KVFileRange& range, PagedPool& pool) {
   return {};
 }
 
+// Returns how many leading blocks of a range have lost their window part.
+std::int32_t lost_parts_of(const LiveRun& live, const SavedRange& range, int block_tokens) {
+  const std::int64_t blocks = (range.end - range.begin + block_tokens - 1) / block_tokens;
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(live.run.lost_parts - range.begin / block_tokens, 0, blocks));
+}
+
 // Puts what an object has behind what there is of a run of `run_tokens` tokens; false when it does
-// not follow there. Only what comes first may be lost.
+// not follow there. Only what comes first may be lost, but window parts before such as are there.
 bool add_range(const KVFileContent& content, const ObjectRange& range, std::int64_t run_tokens,
                SavedRun& run) {
   if (content.runs.size() != 1) {
@@ -93,6 +100,9 @@ bool add_range(const KVFileContent& content, const ObjectRange& range, std::int6
     return false;
   }
   run.lost_blocks += added.lost_blocks;
+  if (added.lost_parts > 0) {
+    run.lost_parts = static_cast<std::int32_t>(before / block_tokens) + added.lost_parts;
+  }
   run.tokens.insert(run.tokens.end(), added.tokens.begin(), added.tokens.end());
   return true;
 }
@@ -217,11 +227,20 @@ Status CheckpointManager::put_ranges(const LiveSequence& sequence,
     if (held.empty()) {
       content.runs[0].lost_blocks = content.runs[0].num_blocks(block_tokens);
     }
+    content.runs[0].lost_parts = range.lost_parts;
+    std::string object = range.object;
+    if (!range.instead.empty()) {  // only the known object has what has gone
+      QUIRE_TRY(const bool there, store_->objects().has(object, content));
+      if (!there) {
+        object = range.instead;
+        content.runs[0].lost_parts = lost_parts_of(live, range, block_tokens);
+      }
+    }
     QUIRE_TRY(const std::int64_t bytes,
-              store_->objects().put(range.object, std::move(content), pool, {&held, 1}));
+              store_->objects().put(object, std::move(content), pool, {&held, 1}));
     checkpoint.written_objects += bytes > 0 ? 1 : 0;
     checkpoint.written_bytes += bytes;
-    saved.parts.push_back({.object = range.object, .tokens = range.end - range.begin});
+    saved.parts.push_back({.object = std::move(object), .tokens = range.end - range.begin});
     checkpoint.entry.parts.push_back(saved.parts.back());
   }
   QUIRE_TRY_STATUS(put_states(sequence, pool, checkpoint, saved));
@@ -379,12 +398,12 @@ Result<std::vector<KVFileRange>> CheckpointManager::open_blocks(const SavedSeque
     const std::int64_t from = std::max(begin, first), until = std::min(end, last);
     if (from < until) {
       QUIRE_TRY(KVFile file, store_->objects().open(range.object));
-      const auto to = std::span(wanted.to).subspan(static_cast<std::size_t>(from - first),
-                                                   static_cast<std::size_t>(until - from));
-      opened.push_back({.file = std::make_shared<const KVFile>(std::move(file)),
-                        .blocks = {.first_block = static_cast<std::int32_t>(from - begin),
-                                   .to = {to.begin(), to.end()},
-                                   .format = wanted.format}});
+      BlockRange blocks = wanted.part(static_cast<std::int32_t>(from - first),
+                                      static_cast<std::int32_t>(until - from));
+      blocks.run = 0;
+      blocks.first_block = static_cast<std::int32_t>(from - begin);
+      opened.push_back(
+          {.file = std::make_shared<const KVFile>(std::move(file)), .blocks = std::move(blocks)});
     }
   }
   return opened;
@@ -392,11 +411,12 @@ Result<std::vector<KVFileRange>> CheckpointManager::open_blocks(const SavedSeque
 
 Status CheckpointManager::read(const SavedSequence& saved, std::size_t run,
                                std::int32_t first_block, std::span<const BlockId> to,
-                               PagedPool& pool) const {
+                               PagedPool& pool, std::int32_t without_part) const {
   QUIRE_TRY(const auto ranges, open_blocks(saved,
                                            {.run = static_cast<int>(run),
                                             .first_block = first_block,
-                                            .to = {to.begin(), to.end()}},
+                                            .to = {to.begin(), to.end()},
+                                            .without_part = without_part},
                                            pool.geometry().block_tokens));
   for (const KVFileRange& range : ranges) {
     QUIRE_TRY_STATUS(read_layers(range, pool));
@@ -415,7 +435,8 @@ Status CheckpointManager::compact_sequence(const SavedSequence& saved, LiveSeque
   QUIRE_TRY(PagedPool pool, scratch_pool(sequence));
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
     const LiveRun& live = sequence.runs[run];
-    QUIRE_TRY_STATUS(read(saved, run, live.run.lost_blocks, live.blocks, pool));
+    QUIRE_TRY_STATUS(
+        read(saved, run, live.run.lost_blocks, live.blocks, pool, live.run.lost_parts));
   }
   QUIRE_TRY_STATUS(put_ranges(sequence, cutter.cut(sequence, pool, cuts), pool, checkpoint));
   checkpoint.sequences.back().states = saved.states;  // each is an object of its own already

@@ -57,10 +57,11 @@ class CheckpointManager {
                                                              std::int64_t block_tokens) const;
   // Opens the object of a state of the sequence, whose one state it is. kCorrupt for another one.
   [[nodiscard]] Result<KVFile> open_state(const SavedSequence& saved, std::size_t index) const;
-  // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool. Blocks read
-  // before an error may not be used.
+  // Reads blocks [first_block, first_block + to.size()) of a run of it into the pool, the first
+  // `without_part` of them without their window part. Blocks read before an error may not be used.
   [[nodiscard]] Status read(const SavedSequence& saved, std::size_t run, std::int32_t first_block,
-                            std::span<const BlockId> to, PagedPool& pool) const;
+                            std::span<const BlockId> to, PagedPool& pool,
+                            std::int32_t without_part = 0) const;
   // Writes a checkpoint anew in as few objects as if it had been the first one. KV that many small
   // saves have scattered is written together. Cost: reads and writes all of it.
   [[nodiscard]] Result<Checkpoint> compact(std::string_view name);

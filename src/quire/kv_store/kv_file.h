@@ -94,7 +94,8 @@ class KVFile {
 
   // Reads one layer of blocks [first_block, first_block + to.size()) of a run into the pool and
   // compares its checksums. Fails with kCorrupt that names file, run, layer, head and block;
-  // nothing that was read may be used then. Fails with kInvalidArgument for lost or missing blocks,
+  // nothing that was read may be used then. Fails with kInvalidArgument for lost or missing blocks
+  // of that layer,
   // and with kIncompatible for a pool that has no format of this geometry. Precondition: the blocks
   // have that format. Cost: about a memcpy when the file is cached.
   [[nodiscard]] Status read_layer(int run, int layer, std::int32_t first_block,
@@ -129,8 +130,8 @@ class KVFile {
   };
   class Buffers;
   KVFile(Descriptor file, const FileRange& range, std::filesystem::path path, KVFileHeader header);
-  [[nodiscard]] std::int32_t lost_blocks(int run) const;
-  [[nodiscard]] std::int32_t num_blocks_with_kv(int run) const;
+  [[nodiscard]] std::int32_t lost_in(int run, int layer) const;
+  [[nodiscard]] std::int32_t num_blocks(int run) const;
   [[nodiscard]] std::size_t block_bytes_of(int run) const;
   [[nodiscard]] std::size_t head_block_index(const HeadBlockRef& first) const;
   // Returns where head block `index` of a run begins in the range, also for the index behind the
@@ -165,8 +166,17 @@ struct BlockRange {
   int run = 0;
   std::int32_t first_block = 0;
   std::vector<BlockId> to;
-  kv::FormatId format = {};  // format of these blocks
+  kv::FormatId format = {};       // format of these blocks
+  std::int32_t without_part = 0;  // leading blocks of `to` without a window part
+
+  // Returns a part of the range: `count` blocks from the one at `first` on.
+  [[nodiscard]] BlockRange part(std::int32_t first, std::int32_t count) const;
 };
+
+// Reads a layer of the range into the pool as KVFile::read_layer does. In layers with a window it
+// verifies what the file has of blocks without window part, and reads the others.
+[[nodiscard]] Status read_layer(const KVFile& file, int layer, const BlockRange& blocks,
+                                PagedPool& pool);
 
 // A BlockRange with the file that has it.
 struct KVFileRange {
@@ -174,12 +184,10 @@ struct KVFileRange {
   BlockRange blocks;
   // Calls the function of KVFile.
   [[nodiscard]] Status read_layer(int layer, PagedPool& pool) const {
-    return file->read_layer(blocks.run, layer, blocks.first_block, blocks.to, pool);
+    return kv_store::read_layer(*file, layer, blocks, pool);
   }
-  [[nodiscard]] Status verify_layer(int layer) const {
-    return file->verify_layer(blocks.run, layer, blocks.first_block,
-                              static_cast<std::int32_t>(blocks.to.size()));
-  }
+  // Leaves out the blocks that have no KV in the file.
+  [[nodiscard]] Status verify_layer(int layer) const;
 };
 
 }  // namespace quire::kv_store

@@ -25,6 +25,14 @@
 namespace quire::kv_store {
 namespace {
 
+// Returns how many leading blocks no row behind so many tokens sees in layers with a window, where
+// others have none.
+std::int32_t passed_parts(const tensor::KVGeometry& geometry, std::int64_t tokens) {
+  return kv::parts_behind_window({.block_tokens = geometry.block_tokens,
+                                  .window_group = {.tokens = geometry.window_group().tokens}},
+                                 static_cast<std::int32_t>(tokens));
+}
+
 Status check_run(const SavedRun& run) {
   if (run.tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "has no tokens"};
@@ -106,10 +114,26 @@ std::optional<std::int64_t> head_blocks_of(const tensor::KVGeometry& geometry,
       __builtin_mul_overflow(count, heads, &count)) {
     return std::nullopt;
   }
+  for (int layer = 0; run.lost_parts > 0 && layer < geometry.layers; ++layer) {
+    const std::int64_t lost = run.lost_in(geometry, layer) - run.lost_blocks;
+    count -= lost * geometry.stored_heads(layer);
+  }
   return count;
 }
 
 Status check_lost(const tensor::KVGeometry& geometry, const SavedRun& run) {
+  if (run.lost_parts < 0 ||
+      std::int64_t{run.lost_parts} * geometry.block_tokens > std::ssize(run.tokens)) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("has lost the window parts of ", run.lost_parts, " blocks, its ",
+                          run.tokens.size(), " tokens fill ",
+                          run.tokens.size() / static_cast<std::size_t>(geometry.block_tokens))};
+  }
+  if (run.lost_parts > 0 && geometry.window_group().tokens == 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("has lost the window parts of ", run.lost_parts,
+                          " blocks in a model whose blocks have none")};
+  }
   if (run.lost_blocks < 0 || run.lost_tokens(geometry.block_tokens) > std::ssize(run.tokens)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("has lost ", run.lost_blocks, " blocks, its ", run.tokens.size(),
@@ -127,8 +151,16 @@ Status check_lost(const tensor::KVGeometry& geometry, const SavedRun& run) {
 Status check_goes_on(const tensor::KVGeometry& geometry, const SavedRun& run) {
   const kv::LedgerConfig ledger{.block_tokens = geometry.block_tokens,
                                 .window_tokens = geometry.forget_after_tokens()};
-  const std::int32_t unseen =
-      kv::blocks_behind_window(ledger, static_cast<std::int32_t>(run.tokens.size()));
+  const auto tokens = static_cast<std::int32_t>(run.tokens.size());
+  const std::int32_t parts = passed_parts(geometry, tokens);
+  if (run.lost_parts > parts) {
+    return {ErrorCode::kCorrupt,
+            base::str_cat("a saved run of ", tokens, " tokens has lost the window parts of its ",
+                          "first ", run.lost_parts, " blocks, of which the window of ",
+                          geometry.window_group().tokens, " tokens has passed ", parts,
+                          "; save the sequence again")};
+  }
+  const std::int32_t unseen = kv::blocks_behind_window(ledger, tokens);
   if (run.lost_blocks <= unseen) {
     return {};
   }
@@ -193,6 +225,10 @@ Status check_content(const KVFileContent& content) {
   }
   if (!geometry.layer_sizes.empty() && !content.states.at.empty()) {
     return {ErrorCode::kInvalidArgument, "states stand beside layers whose heads differ"};
+  }
+  const auto lacks_parts = [](const SavedRun& run) { return run.lost_parts > 0; };
+  if (std::ranges::any_of(content.runs, lacks_parts) && !content.states.at.empty()) {
+    return {ErrorCode::kInvalidArgument, "states stand beside lost window parts"};
   }
   QUIRE_TRY_STATUS(check_states(content.states, content.num_tokens()));
   return check_metadata(content.metadata_json);

@@ -35,11 +35,13 @@ struct KVType {
 [[nodiscard]] const char* kv_type_name(const KVType& type);
 
 // A run of consecutive tokens with KV. Token i is in block i / block_tokens. The first blocks may
-// be lost: the model's window has freed their KV, and only the ids of their tokens are known.
+// be lost: the model's window has freed their KV, and only the ids of their tokens are known. Where
+// some layers have a window and others none, they may have lost their window parts alone.
 struct SavedRun {
   std::vector<TokenId> tokens;      // at least one
   std::int32_t start_position = 0;  // use position of token 0
   std::int32_t lost_blocks = 0;     // lost leading blocks, all of them full
+  std::int32_t lost_parts = 0;      // leading full blocks without KV in layers with a window
   std::optional<KVType> type = {};  // absent: that of the file, which is never repeated here
 
   [[nodiscard]] std::int32_t num_blocks(int block_tokens) const {
@@ -51,6 +53,10 @@ struct SavedRun {
   }
   [[nodiscard]] std::int64_t lost_tokens(int block_tokens) const {
     return std::int64_t{lost_blocks} * block_tokens;
+  }
+  // Returns how many leading blocks have no KV in a layer.
+  [[nodiscard]] std::int32_t lost_in(const tensor::KVGeometry& geometry, int layer) const {
+    return geometry.window_of(layer) > 0 ? lost_blocks + lost_parts : lost_blocks;
   }
 };
 
@@ -85,10 +91,10 @@ inline constexpr std::size_t kHashDigits = 64;
 // Returns kInvalidArgument unless it is a JSON object of at most kMaxMetadataBytes.
 [[nodiscard]] Status check_metadata(const std::string& metadata);
 
-// Returns kInvalidArgument for more lost blocks than the run has, and for lost blocks in a model
-// without windows in all layers.
+// Returns kInvalidArgument for more lost blocks or window parts than the run has. Likewise for lost
+// blocks in a model without windows in all layers, and for lost parts in one without some.
 [[nodiscard]] Status check_lost(const tensor::KVGeometry& geometry, const SavedRun& run);
-// Returns kCorrupt if a row right behind the run would see a lost block.
+// Returns kCorrupt if a row right behind the run would see a lost block or window part.
 [[nodiscard]] Status check_goes_on(const tensor::KVGeometry& geometry, const SavedRun& run);
 
 // Returns kInvalidArgument that names the first thing that a file cannot hold.

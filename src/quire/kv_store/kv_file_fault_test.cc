@@ -219,12 +219,12 @@ TEST(KVFileHostile, LaterVersionsAndUnknownCodecsAreUnsupportedWithBothNumbers) 
   std::vector<std::byte> header = encode_header(make_header(content, Codec::kRaw));
   std::vector<char> file = sealed(header, 0);
   ASSERT_TRUE(open_bytes(file).ok());
-  file[8] = 6;
+  file[8] = 7;
   const auto later = open_bytes(file);
   ASSERT_FALSE(later.ok());
   EXPECT_EQ(later.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(later.error().message,
-              HasSubstr("kv file format version 6, this build reads versions 1 to 5"));
+              HasSubstr("kv file format version 7, this build reads versions 1 to 6"));
   header[32 + 64 + 5 * 4] = std::byte{7};
   const auto codec = open_bytes(sealed(header, 0));
   ASSERT_FALSE(codec.ok());

@@ -43,6 +43,9 @@ constexpr std::size_t kSizeBytes = 8;
 constexpr std::size_t kLostBytes = 4;
 // Bytes of a run's type, from kKVFileVersionWithTypes on.
 constexpr std::size_t kTypeBytes = 4;
+// Bytes of the number of sizes, and of a run's lost window parts, from kKVFileVersionWithParts on.
+constexpr std::size_t kNumSizesBytes = 4;
+constexpr std::size_t kPartsBytes = 4;
 
 // Codes of types: 1, 2, ...
 constexpr std::array kKVTypes = {KVType{tensor::DType::kFloat32, tensor::KVFormat::kPlain},
@@ -67,7 +70,7 @@ struct KindTraits {
 
 const KindTraits& traits_of(FileKind kind) {
   static constexpr KindTraits kTraits[] = {
-      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithSizes, "kv file"},
+      {{0x8a, 'Q', 'K', 'V', '\r', '\n', 0x1a, '\n'}, kKVFileVersionWithParts, "kv file"},
       {{0x8a, 'Q', 'K', 'E', '\r', '\n', 0x1a, '\n'}, kEntryFileVersion, "store entry file"},
       {{0x8a, 'Q', 'W', 'F', '\r', '\n', 0x1a, '\n'}, kWeightsFileVersion, "weights file"}};
   return kTraits[static_cast<std::uint8_t>(kind)];
@@ -102,8 +105,20 @@ Result<tensor::KVGeometry> parse_geometry(ByteReader& reader) {
   return geometry;
 }
 
-// Reads the sizes of layers that differ.
-Status parse_layer_sizes(ByteReader& reader, tensor::KVGeometry& geometry) {
+// Reads the sizes of layers that differ. A version that is there for other content may have none.
+Status parse_layer_sizes(ByteReader& reader, std::uint32_t version, tensor::KVGeometry& geometry) {
+  const std::uint32_t count = version >= kKVFileVersionWithParts
+                                  ? reader.get<std::uint32_t>()
+                                  : static_cast<std::uint32_t>(geometry.layers);
+  if (reader.failed()) {
+    return too_short();
+  }
+  if (count == 0) {
+    return {};
+  }
+  if (count != static_cast<std::uint32_t>(geometry.layers)) {
+    return corrupt(base::str_cat("there are sizes of ", count, " of ", geometry.layers, " layers"));
+  }
   if (!reader.holds(static_cast<std::uint64_t>(geometry.layers), kSizeBytes)) {
     return too_short();
   }
@@ -149,6 +164,19 @@ Status parse_types(ByteReader& reader, std::uint32_t version, KVFileHeader& head
              : corrupt("no run has a type of its own, which would be version 1 or 2");
 }
 
+// Reads the lost window parts of runs.
+Status parse_parts(ByteReader& reader, KVFileHeader& header) {
+  bool any = false;
+  for (SavedRun& run : header.content.runs) {
+    run.lost_parts = reader.get<std::int32_t>();
+    any = any || run.lost_parts != 0;
+  }
+  if (reader.failed()) {
+    return too_short();
+  }
+  return any ? Status() : corrupt("no run has lost window parts, which would be version 1 to 5");
+}
+
 Status parse_runs(ByteReader& reader, std::uint32_t num_runs, std::uint32_t version,
                   KVFileHeader& header) {
   std::vector<std::uint32_t> num_tokens;
@@ -165,6 +193,9 @@ Status parse_runs(ByteReader& reader, std::uint32_t num_runs, std::uint32_t vers
   }
   if (version >= kKVFileVersionWithTypes) {
     QUIRE_TRY_STATUS(parse_types(reader, version, header));
+  }
+  if (version >= kKVFileVersionWithParts) {
+    QUIRE_TRY_STATUS(parse_parts(reader, header));
   }
   for (std::uint32_t i = 0; i < num_runs; ++i) {
     if (!reader.get_all(num_tokens[i], header.content.runs[i].tokens)) {
@@ -282,6 +313,9 @@ PayloadPlaces place_payload(const KVFileHeader& header) {
 
 std::uint32_t version_of(const KVFileContent& content) {
   const auto& runs = content.runs;
+  if (std::ranges::any_of(runs, [](const SavedRun& run) { return run.lost_parts != 0; })) {
+    return kKVFileVersionWithParts;
+  }
   if (!content.geometry.layer_sizes.empty()) {
     return kKVFileVersionWithSizes;
   }
@@ -302,7 +336,9 @@ std::size_t header_size(const KVFileHeader& header) {
                       header.content.metadata_json.size();
   const std::uint32_t version = version_of(header.content);
   const std::size_t more = (version >= kKVFileVersionWithLost ? kLostBytes : 0) +
-                           (version >= kKVFileVersionWithTypes ? kTypeBytes : 0);
+                           (version >= kKVFileVersionWithTypes ? kTypeBytes : 0) +
+                           (version >= kKVFileVersionWithParts ? kPartsBytes : 0);
+  bytes += version >= kKVFileVersionWithParts ? kNumSizesBytes : 0;
   for (const SavedRun& run : header.content.runs) {
     bytes += kRunBytes + more + 4 * run.tokens.size();
   }
@@ -328,6 +364,9 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
   out.put(static_cast<std::uint32_t>(content.metadata_json.size()));
   std::for_each(geometry.window_tokens.begin(), geometry.window_tokens.end(),
                 [&](int window) { out.put(window); });
+  if (version_of(content) >= kKVFileVersionWithParts) {
+    out.put(static_cast<std::uint32_t>(geometry.layer_sizes.size()));
+  }
   for (const tensor::KVLayerSize& size : geometry.layer_sizes) {
     out.put(size.kv_heads);
     out.put(size.head_dim);
@@ -345,6 +384,10 @@ std::vector<std::byte> encode_header(const KVFileHeader& header) {
     std::for_each(content.runs.begin(), content.runs.end(), [&](const SavedRun& run) {
       out.put(run.type ? code_of(*run.type) : std::uint32_t{0});
     });
+  }
+  if (version_of(content) >= kKVFileVersionWithParts) {
+    std::for_each(content.runs.begin(), content.runs.end(),
+                  [&](const SavedRun& run) { out.put(run.lost_parts); });
   }
   for (const SavedRun& run : content.runs) {
     std::for_each(run.tokens.begin(), run.tokens.end(), [&](TokenId id) { out.put(id); });
@@ -449,7 +492,7 @@ Result<KVFileHeader> parse_header(std::uint32_t version, std::span<const std::by
     return too_short();
   }
   if (version >= kKVFileVersionWithSizes) {
-    QUIRE_TRY_STATUS(parse_layer_sizes(reader, content.geometry));
+    QUIRE_TRY_STATUS(parse_layer_sizes(reader, version, content.geometry));
   }
   QUIRE_TRY_STATUS(parse_runs(reader, num_runs, version, header));
   QUIRE_TRY_STATUS(parse_head_blocks(reader, header));

@@ -22,6 +22,7 @@ inline constexpr std::uint32_t kKVFileVersionWithLost = 2;    // runs may have l
 inline constexpr std::uint32_t kKVFileVersionWithTypes = 3;   // runs may have types of their own
 inline constexpr std::uint32_t kKVFileVersionWithStates = 4;  // there are states
 inline constexpr std::uint32_t kKVFileVersionWithSizes = 5;   // layers differ, there are no states
+inline constexpr std::uint32_t kKVFileVersionWithParts = 6;   // runs may have lost window parts
 inline constexpr std::size_t kPreambleBytes = 64;
 inline constexpr std::int64_t kPayloadAlignment = 4096;
 inline constexpr std::size_t kMaxHeaderBytes = std::size_t{256} << 20;

@@ -182,6 +182,25 @@ TEST(KVFileGolden, FilesOfBlocksOfCodesAreReadAndAreWhatIsWritten) {
   }
 }
 
+TEST(KVFileGolden, AFileOfVersion6HasLostWindowPartsAndIsWhatIsWritten) {
+  KVFileContent content = golden_content();
+  content.runs[0].lost_parts = 1;
+  const PagedPool pool = golden_pool();
+  const auto file = KVFile::open(golden_folder / "v6_parts.qkv");
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(file->verify().ok());
+  EXPECT_EQ(file->content().runs[0].lost_parts, 1);
+  EXPECT_EQ(file->content().runs[1].lost_parts, 0);
+  PagedPool to = random_pool(small_geometry(), 3, 66);
+  ASSERT_TRUE(file->read_layer(0, 0, 0, golden_blocks[0], to).ok());
+  ASSERT_TRUE(file->read_layer(0, 1, 1, ids({1}), to).ok());
+  EXPECT_EQ(pool_bytes(to, ids({1})), kv_bytes(pool, ids({1}), 2));
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a";
+  ASSERT_TRUE(write_kv_file(path, content, pool, golden_blocks).ok());
+  EXPECT_EQ(file_bytes_of(path), file_bytes_of(golden_folder / "v6_parts.qkv"));
+}
+
 TEST(KVFileGolden, WhatIsWrittenIsWhatTheDocumentSays) {
   const TemporaryFolder folder;
   const auto path = folder.path() / "a";

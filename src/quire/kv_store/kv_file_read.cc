@@ -160,13 +160,12 @@ Status KVFile::check_fits(const base::KVFingerprint& fingerprint,
   return {};
 }
 
-std::int32_t KVFile::lost_blocks(int run) const {
-  return content().runs[static_cast<std::size_t>(run)].lost_blocks;
+std::int32_t KVFile::lost_in(int run, int layer) const {
+  return content().runs[static_cast<std::size_t>(run)].lost_in(content().geometry, layer);
 }
 
-std::int32_t KVFile::num_blocks_with_kv(int run) const {
-  return content().runs[static_cast<std::size_t>(run)].num_blocks_with_kv(
-      content().geometry.block_tokens);
+std::int32_t KVFile::num_blocks(int run) const {
+  return content().runs[static_cast<std::size_t>(run)].num_blocks(content().geometry.block_tokens);
 }
 
 std::size_t KVFile::block_bytes_of(int run) const {
@@ -174,10 +173,15 @@ std::size_t KVFile::block_bytes_of(int run) const {
 }
 
 std::size_t KVFile::head_block_index(const HeadBlockRef& first) const {
-  const std::int64_t row =
-      std::int64_t{content().geometry.first_stored_head(first.layer)} + first.head;
-  return static_cast<std::size_t>(row * num_blocks_with_kv(first.run) + first.first_block -
-                                  lost_blocks(first.run));
+  const tensor::KVGeometry& geometry = content().geometry;
+  const SavedRun& run = content().runs[static_cast<std::size_t>(first.run)];
+  const std::int64_t row = std::int64_t{geometry.first_stored_head(first.layer)} + first.head;
+  std::int64_t index = row * run.num_blocks_with_kv(geometry.block_tokens);
+  for (int layer = 0; run.lost_parts > 0 && layer <= first.layer; ++layer) {
+    const int rows = layer < first.layer ? geometry.stored_heads(layer) : first.head;
+    index -= std::int64_t{rows} * (run.lost_in(geometry, layer) - run.lost_blocks);
+  }
+  return static_cast<std::size_t>(index + first.first_block - run.lost_in(geometry, first.layer));
 }
 
 std::int64_t KVFile::head_block_offset(int run, std::size_t index) const {
@@ -242,7 +246,7 @@ Status KVFile::check_request(const HeadBlockRef& from, std::size_t blocks) const
   if (from.layer < 0 || from.layer >= content().geometry.layers) {
     return refused(base::str_cat("layer ", from.layer, " of ", content().geometry.layers));
   }
-  const std::int32_t lost = lost_blocks(from.run), end = lost + num_blocks_with_kv(from.run);
+  const std::int32_t lost = lost_in(from.run, from.layer), end = num_blocks(from.run);
   const auto room = static_cast<std::int64_t>(end) - from.first_block;
   if (from.first_block < lost || room < 0 || blocks > static_cast<std::size_t>(room)) {
     const std::string without = lost == 0 ? "" : base::str_cat(", the first ", lost, " without KV");
@@ -323,6 +327,42 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
   return {};
 }
 
+BlockRange BlockRange::part(std::int32_t first, std::int32_t count) const {
+  const auto blocks =
+      std::span(to).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  return {.run = run,
+          .first_block = first_block + first,
+          .to = {blocks.begin(), blocks.end()},
+          .format = format,
+          .without_part = std::clamp(without_part - first, 0, count)};
+}
+
+Status read_layer(const KVFile& file, int layer, const BlockRange& blocks, PagedPool& pool) {
+  const KVFileContent& content = file.content();
+  const std::int32_t left_out = content.geometry.window_of(layer) > 0 ? blocks.without_part : 0;
+  if (left_out > 0) {
+    const KVFileRange passed{.file = {std::shared_ptr<const KVFile>(), &file},
+                             .blocks = blocks.part(0, left_out)};
+    QUIRE_TRY_STATUS(passed.verify_layer(layer));
+  }
+  if (left_out == std::ssize(blocks.to)) {
+    return {};
+  }
+  return file.read_layer(blocks.run, layer, blocks.first_block + left_out,
+                         std::span(blocks.to).subspan(static_cast<std::size_t>(left_out)), pool);
+}
+
+Status KVFileRange::verify_layer(int layer) const {
+  const KVFileContent& content = file->content();
+  const std::int32_t lost =
+      content.runs[static_cast<std::size_t>(blocks.run)].lost_in(content.geometry, layer);
+  const auto count = static_cast<std::int32_t>(blocks.to.size());
+  const std::int32_t left_out = std::clamp(lost - blocks.first_block, 0, count);
+  return left_out == count ? Status()
+                           : file->verify_layer(blocks.run, layer, blocks.first_block + left_out,
+                                                count - left_out);
+}
+
 Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
                             std::int32_t blocks) const {
   const auto count = static_cast<std::size_t>(blocks);
@@ -348,7 +388,8 @@ Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
 Status KVFile::verify() const {
   for (int run = 0; run < std::ssize(content().runs); ++run) {
     for (int layer = 0; layer < content().geometry.layers; ++layer) {
-      QUIRE_TRY_STATUS(verify_layer(run, layer, lost_blocks(run), num_blocks_with_kv(run)));
+      const std::int32_t lost = lost_in(run, layer);
+      QUIRE_TRY_STATUS(verify_layer(run, layer, lost, num_blocks(run) - lost));
     }
   }
   return verify_states();

@@ -96,7 +96,11 @@ class PayloadWriter {
     last_blocks_.resize(tail == 0 ? 0 : page_and(rows * geometry.head_block_bytes()));
     for (int layer = 0; layer < geometry.layers; ++layer) {
       for (int head = 0; head < geometry.stored_heads(layer); ++head) {
-        QUIRE_TRY_STATUS(write_head(header_.head_blocks[index], {layer, head}, tail, blocks));
+        const auto lost = static_cast<std::size_t>(
+            header_.content.runs[index].lost_in(header_.content.geometry, layer) -
+            header_.content.runs[index].lost_blocks);
+        QUIRE_TRY_STATUS(write_head(header_.head_blocks[index], {layer, head}, tail,
+                                    std::span(blocks).subspan(lost)));
       }
     }
     return flush();
@@ -153,7 +157,7 @@ class PayloadWriter {
   }
 
   Status write_head(RunHeadBlocks& head_blocks, const Row& row, int tail,
-                    const std::vector<BlockId>& blocks) {
+                    std::span<const BlockId> blocks) {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const bool cut = tail != 0 && i + 1 == blocks.size();
       QUIRE_TRY_STATUS(

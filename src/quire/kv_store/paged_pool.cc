@@ -105,16 +105,26 @@ bool stores_alike(const tensor::KVGeometry& a, const tensor::KVGeometry& b) {
                     b.window_tokens.begin());
 }
 
-// Layers in order.
+// Layers in order, those that have some of these parts.
 struct LayerRange {
   int first = 0, end = 0;
+  kv::BlockCopy::Parts parts = kv::BlockCopy::Parts::kAll;
 };
+
+// Returns whether a layer has some of these parts of a block.
+bool has_parts(const tensor::KVGeometry& geometry, kv::BlockCopy::Parts parts, int layer) {
+  using Parts = kv::BlockCopy::Parts;
+  return parts == Parts::kAll || (parts == Parts::kWindow) == (geometry.window_of(layer) > 0);
+}
 
 // Calls visit(bytes) for one block after the other, head by head, layer by layer.
 template <class Store, class Visit>
 void visit_blocks(Store& store, LayerRange layers, std::span<const BlockId> blocks,
                   kv::FormatId format, const Visit& visit) {
   for (int layer = layers.first; layer < layers.end; ++layer) {
+    if (!has_parts(store.geometry(), layers.parts, layer)) {
+      continue;
+    }
     for (int head = 0; head < store.geometry().stored_heads(layer); ++head) {
       for (const BlockId block : blocks) {
         visit(store.head_blocks(layer, head, block, 1, format));
@@ -298,11 +308,6 @@ tensor::PagedKVView PagedPool::view(int layer, kv::FormatId format) const {
           .scale_offset = own.scale_offset()};
 }
 
-bool PagedPool::has(kv::BlockCopy::Parts parts, int layer) const {
-  using Parts = kv::BlockCopy::Parts;
-  return parts == Parts::kAll || (parts == Parts::kWindow) == (geometry_.window_of(layer) > 0);
-}
-
 std::span<std::byte> PagedPool::planes_of(int layer) {
   return bytes_.span().subspan(
       static_cast<std::size_t>(geometry_.first_stored_head(layer) * plane_bytes()),
@@ -317,7 +322,7 @@ void PagedPool::give_back(std::span<const BlockId> blocks, kv::BlockCopy::Parts 
       ++last;
     }
     for (int layer = 0; layer < geometry_.layers; ++layer) {
-      if (has(parts, layer)) {
+      if (has_parts(geometry_, parts, layer)) {
         give_back_of(layer, *first, last->value - first->value + 1, is_gone);
       }
     }
@@ -383,7 +388,7 @@ Status PagedPool::copy(const kv::BlockCopy& copy) {
     const tensor::KVGeometry own = geometry.of_layer(layer);
     const std::ptrdiff_t per_head = geometry.stored_per_head(layer);
     const std::ptrdiff_t block_bytes = per_head * geometry.head_block_bytes();
-    if (!has(copy.parts, layer)) {
+    if (!has_parts(geometry_, copy.parts, layer)) {
       head += own.kv_heads * per_head * plane_bytes();
       continue;
     }
@@ -429,14 +434,23 @@ Status PagedPool::copy_run(std::span<const BlockId> from, std::int32_t first, st
   return {};
 }
 
+std::int64_t PagedPool::bytes_of(kv::BlockCopy::Parts parts, kv::FormatId format) const {
+  std::int64_t heads = 0;
+  for (int layer = 0; layer < geometry_.layers; ++layer) {
+    heads += has_parts(geometry_, parts, layer) ? geometry_.stored_heads(layer) : 0;
+  }
+  return heads * geometry(format).head_block_bytes();
+}
+
 Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to,
-                              kv::FormatId format) const {
-  QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * geometry(format).block_bytes(),
+                              kv::FormatId format, kv::BlockCopy::Parts parts) const {
+  QUIRE_CHECK(std::ssize(to) == std::ssize(blocks) * bytes_of(parts, format),
               "not the size of the blocks");
   if (device_ != nullptr) {
+    QUIRE_CHECK(parts == kv::BlockCopy::Parts::kAll, "blocks have no parts on an accelerator");
     return device_->read({.count = geometry_.all_stored_heads()}, blocks, to, format);
   }
-  visit_blocks(*this, {.end = geometry_.layers}, blocks, format,
+  visit_blocks(*this, {.end = geometry_.layers, .parts = parts}, blocks, format,
                [&](std::span<const std::byte> from) {
                  std::memcpy(to.data(), from.data(), from.size());
                  to = to.subspan(from.size());
@@ -445,13 +459,14 @@ Status PagedPool::read_blocks(std::span<const BlockId> blocks, std::span<std::by
 }
 
 Status PagedPool::write_blocks(std::span<const BlockId> blocks, std::span<const std::byte> from,
-                               kv::FormatId format) {
-  QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * geometry(format).block_bytes(),
+                               kv::FormatId format, kv::BlockCopy::Parts parts) {
+  QUIRE_CHECK(std::ssize(from) == std::ssize(blocks) * bytes_of(parts, format),
               "not the size of the blocks");
   if (device_ != nullptr) {
+    QUIRE_CHECK(parts == kv::BlockCopy::Parts::kAll, "blocks have no parts on an accelerator");
     return device_->write({.count = geometry_.all_stored_heads()}, blocks, from, format);
   }
-  write_layers(*this, {.end = geometry_.layers}, blocks, from, format);
+  write_layers(*this, {.end = geometry_.layers, .parts = parts}, blocks, from, format);
   return {};
 }
 
@@ -465,7 +480,7 @@ Status PagedPool::write_layer(int layer, std::span<const BlockId> blocks,
     return device_->write({.first = layer * geometry_.kv_heads, .count = geometry_.kv_heads},
                           blocks, from, format);
   }
-  write_layers(*this, {layer, layer + 1}, blocks, from, format);
+  write_layers(*this, {.first = layer, .end = layer + 1}, blocks, from, format);
   return {};
 }
 

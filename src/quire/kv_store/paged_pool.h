@@ -86,11 +86,15 @@ class PagedPool {
 
   // Copies all head blocks [layer][head][block] of `blocks` to host memory, in its layout;
   // write_blocks copies them back. Preconditions (QUIRE_CHECK): the blocks exist, the span is
-  // block_bytes() of the format for each. Fails only on an accelerator.
+  // bytes_of() these parts for each, which are all on an accelerator. Fails only there.
   [[nodiscard]] Status read_blocks(std::span<const BlockId> blocks, std::span<std::byte> to,
-                                   kv::FormatId format = {}) const;
+                                   kv::FormatId format = {},
+                                   kv::BlockCopy::Parts parts = kv::BlockCopy::Parts::kAll) const;
   [[nodiscard]] Status write_blocks(std::span<const BlockId> blocks,
-                                    std::span<const std::byte> from, kv::FormatId format = {});
+                                    std::span<const std::byte> from, kv::FormatId format = {},
+                                    kv::BlockCopy::Parts parts = kv::BlockCopy::Parts::kAll);
+  // Returns the bytes of a block in layers with a window, in the others, or in all. O(layers).
+  [[nodiscard]] std::int64_t bytes_of(kv::BlockCopy::Parts parts, kv::FormatId format = {}) const;
   // Copies one layer so: [head][block].
   [[nodiscard]] Status write_layer(int layer, std::span<const BlockId> blocks,
                                    std::span<const std::byte> from, kv::FormatId format = {});
@@ -143,8 +147,6 @@ class PagedPool {
                     const std::function<bool(BlockId)>& is_gone);
   [[nodiscard]] std::size_t head_offset(int layer, int head, BlockId first, std::int32_t count,
                                         kv::FormatId format) const;
-  // Returns whether a layer has some of these parts of a block.
-  [[nodiscard]] bool has(kv::BlockCopy::Parts parts, int layer) const;
   // Returns the bytes of one head of one layer.
   [[nodiscard]] std::int64_t plane_bytes() const {
     return geometry_.head_block_bytes() * num_blocks_;

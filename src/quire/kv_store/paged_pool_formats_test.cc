@@ -33,13 +33,13 @@ using tensor::KVGeometry;
 
 constexpr FormatId kWide{1};  // twice the bytes of the pool's own
 
-KVGeometry mixed_geometry(DType dtype, int block_tokens = 5) {
+KVGeometry formats_geometry(DType dtype, int block_tokens = 5) {
   return {.layers = 3, .kv_heads = 2, .head_dim = 40, .dtype = dtype, .block_tokens = block_tokens};
 }
 
 PagedPool pool_of(std::int32_t num_blocks) {
-  PagedPool pool = PagedPool::create(mixed_geometry(DType::kBFloat16), num_blocks).value();
-  EXPECT_EQ(pool.add_format(mixed_geometry(DType::kFloat32)).value(), kWide);
+  PagedPool pool = PagedPool::create(formats_geometry(DType::kBFloat16), num_blocks).value();
+  EXPECT_EQ(pool.add_format(formats_geometry(DType::kFloat32)).value(), kWide);
   return pool;
 }
 
@@ -63,7 +63,7 @@ TEST(PagedPoolFormats, AViewOfEachFormatIsTheSameBytesInBlocksOfItsSize) {
     EXPECT_EQ(own.data, wide.data);
     EXPECT_EQ(own.head_stride, wide.head_stride);
     EXPECT_EQ(own.head_stride, 9 * own.block_stride);
-    EXPECT_EQ(wide.block_stride, mixed_geometry(DType::kFloat32).head_block_bytes());
+    EXPECT_EQ(wide.block_stride, formats_geometry(DType::kFloat32).head_block_bytes());
     EXPECT_EQ(wide.num_blocks, 4);
     EXPECT_EQ(wide.dtype, DType::kFloat32);
     EXPECT_EQ(wide.v_offset * 2, wide.block_stride);
@@ -109,7 +109,7 @@ TEST(PagedPoolFormats, WhatIsWrittenInOneFormatIsReadInItAndLiesNowhereElse) {
 
 TEST(PagedPoolFormats, SlotsAreCopiedByTheLayoutOfTheirFormat) {
   PagedPool pool = pool_of(12);
-  PagedPool alone = PagedPool::create(mixed_geometry(DType::kFloat32), 6).value();
+  PagedPool alone = PagedPool::create(formats_geometry(DType::kFloat32), 6).value();
   fill(pool.all_bytes(), 3);
   const std::vector<BlockId> all = {{0}, {1}, {2}, {3}, {4}, {5}};
   std::vector<std::byte> bytes(alone.all_bytes().size());
@@ -170,28 +170,28 @@ TEST(PagedPoolFormats, ALedgerKeepsBlocksOfAllFormatsApart) {
 }
 
 TEST(PagedPoolFormats, GeometriesThatDoNotGoTogetherAreRefusedByName) {
-  PagedPool pool = PagedPool::create(mixed_geometry(DType::kBFloat16), 4).value();
+  PagedPool pool = PagedPool::create(formats_geometry(DType::kBFloat16), 4).value();
   const auto message = [&](const KVGeometry& geometry) {
     const auto format = pool.add_format(geometry);
     EXPECT_FALSE(format.ok());
     EXPECT_EQ(format.error().code, ErrorCode::kInvalidArgument);
     return format.error().message;
   };
-  KVGeometry bad = mixed_geometry(DType::kFloat32);
+  KVGeometry bad = formats_geometry(DType::kFloat32);
   bad.layers = 2;
   EXPECT_EQ(message(bad), "kv store: layers of a format is 2, of the pool's own it is 3");
-  bad = mixed_geometry(DType::kFloat32);
+  bad = formats_geometry(DType::kFloat32);
   bad.kv_heads = 1;
   EXPECT_EQ(message(bad), "kv store: kv_heads of a format is 1, of the pool's own it is 2");
-  bad = mixed_geometry(DType::kFloat32);
+  bad = formats_geometry(DType::kFloat32);
   bad.head_dim = 64;
   EXPECT_EQ(message(bad), "kv store: head_dim of a format is 64, of the pool's own it is 40");
-  EXPECT_EQ(message(mixed_geometry(DType::kFloat32, 6)),
+  EXPECT_EQ(message(formats_geometry(DType::kFloat32, 6)),
             "kv store: block_tokens of a format is 6, of the pool's own it is 5");
   for (std::size_t i = 1; i < kv::kMaxFormats; ++i) {
-    EXPECT_EQ(pool.add_format(mixed_geometry(DType::kFloat16)).value().value, i);
+    EXPECT_EQ(pool.add_format(formats_geometry(DType::kFloat16)).value().value, i);
   }
-  EXPECT_EQ(message(mixed_geometry(DType::kFloat32)),
+  EXPECT_EQ(message(formats_geometry(DType::kFloat32)),
             "kv store: the pool has 8 formats, and no more fit");
 }
 
@@ -199,7 +199,7 @@ TEST(PagedPoolFormats, GeometriesThatDoNotGoTogetherAreRefusedByName) {
 TEST(PagedPoolFormats, ABlockThatIsWrittenWholeIsCopiedWhole) {
   for (const auto& [format, block_tokens] :
        {std::pair(tensor::KVFormat::kFp8, 7), std::pair(tensor::KVFormat::kInt4, 32)}) {
-    KVGeometry geometry = mixed_geometry(DType::kBFloat16, block_tokens);
+    KVGeometry geometry = formats_geometry(DType::kBFloat16, block_tokens);
     geometry.format = format;
     PagedPool pool = PagedPool::create(geometry, 4).value();
     for (int layer = 0; layer < geometry.layers; ++layer) {

@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/kv/types.h"
+#include "quire/kv_store/test_support.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
@@ -396,6 +398,33 @@ TEST(PagedPool, CopyMovesSlotsToOtherSlotsOfABlockAndTouchesNoOther) {
                     copied ? slot_bytes(before.view(2), 1, 2, from + slot - to)
                            : slot_bytes(before.view(2), 1, 1, slot));
           EXPECT_EQ(slot_bytes(store.view(2), 1, 2, slot), slot_bytes(before.view(2), 1, 2, slot));
+        }
+      }
+    }
+  }
+}
+
+// Layer 1 of the small geometry has a window, layer 0 none.
+TEST(PagedPoolParts, OfBlocksAreCopiedToHostMemoryAndBackAlone) {
+  using Parts = kv::BlockCopy::Parts;
+  const PagedPool from = random_pool(small_geometry(), 5, 71);
+  const std::vector<BlockId> blocks = ids({3, 1});
+  EXPECT_EQ(from.bytes_of(Parts::kAll), small_geometry().block_bytes());
+  EXPECT_EQ(from.bytes_of(Parts::kWindow), small_geometry().window_group().block_bytes);
+  EXPECT_EQ(from.bytes_of(Parts::kFull) + from.bytes_of(Parts::kWindow),
+            from.bytes_of(Parts::kAll));
+  for (const Parts parts : {Parts::kFull, Parts::kWindow}) {
+    PagedPool to = random_pool(small_geometry(), 5, 72);
+    const PagedPool before = random_pool(small_geometry(), 5, 72);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(2 * from.bytes_of(parts)));
+    ASSERT_TRUE(from.read_blocks(blocks, bytes, {}, parts).ok());
+    ASSERT_TRUE(to.write_blocks(blocks, bytes, {}, parts).ok());
+    for (int layer = 0; layer < 2; ++layer) {
+      const PagedPool& want = (layer == 1) == (parts == Parts::kWindow) ? from : before;
+      for (int head = 0; head < 2; ++head) {
+        for (const BlockId id : blocks) {
+          EXPECT_TRUE(std::ranges::equal(std::as_const(to).head_blocks(layer, head, id),
+                                         want.head_blocks(layer, head, id)));
         }
       }
     }

@@ -114,13 +114,16 @@ SavedRangeNames::SavedRangeNames(const LiveSequence& sequence, std::string_view 
   }
 }
 
-std::string SavedRangeNames::name(std::size_t run, std::int64_t begin, std::int64_t end) const {
+std::string SavedRangeNames::name(std::size_t run, std::int64_t begin, std::int64_t end,
+                                  std::int32_t lost_parts) const {
   const std::int64_t block_tokens = pool_.geometry().block_tokens;
   const auto blocks = static_cast<std::size_t>((end + block_tokens - 1) / block_tokens);
   base::FieldHasher hasher;
   hasher.add_int(static_cast<std::int64_t>(run)).add_int(begin).add(before_[run][blocks]);
   if (end <= sequence_.runs[run].run.lost_tokens(pool_.geometry().block_tokens)) {
     hasher.add("without kv");
+  } else if (lost_parts > 0) {
+    hasher.add("without window parts").add_int(lost_parts);
   } else if (!sequence_.follows_from_tokens) {
     add_kv(hasher, sequence_.runs[run], begin, end, pool_);
   }
@@ -157,6 +160,12 @@ void RangeCutter::learn(std::span<const ObjectRange> parts) {
   }
 }
 
+std::int32_t RangeCutter::RunBounds::lost_parts(std::int64_t begin, std::int64_t end) const {
+  const std::int64_t blocks = (end - begin + block_tokens - 1) / block_tokens;
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>((without_part - begin) / block_tokens, 0, blocks));
+}
+
 // Returns the longest known range that begins at `begin` of a run of `length` tokens.
 std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, std::size_t run,
                                                   std::int64_t begin,
@@ -175,7 +184,15 @@ std::optional<SavedRange> RangeCutter::find_known(const SavedRangeNames& names, 
     }
     SavedRange range{.run = run, .begin = begin, .end = end};
     range.object = names.name(run, begin, end);
+    const std::int32_t lost_parts = bounds.lost_parts(begin, end);
+    std::string held = lost_parts > 0 ? names.name(run, begin, end, lost_parts) : std::string();
     if (at->second.contains(range.object)) {
+      range.instead = std::move(held);
+      return range;
+    }
+    if (lost_parts > 0 && at->second.contains(held)) {
+      range.object = std::move(held);
+      range.lost_parts = lost_parts;
       return range;
     }
   }
@@ -190,8 +207,8 @@ std::int64_t RangeCutter::end_of_new(std::int64_t begin, const RunBounds& bounds
   if (begin == full) {
     return bounds.length;
   }
-  std::int64_t end =
-      std::min(begin < bounds.lost ? bounds.lost : full, begin + kMaxRangeBlocks * block);
+  const std::int64_t lost = std::max(bounds.lost, bounds.without_part);
+  std::int64_t end = std::min(begin < lost ? lost : full, begin + kMaxRangeBlocks * block);
   const std::int64_t at = bounds.run_start + begin;
   const auto stop = [&](std::int64_t next) {
     end = std::min(end, begin + (next - at) / block * block);
@@ -218,11 +235,14 @@ std::vector<SavedRange> RangeCutter::cut(const LiveSequence& sequence, const Pag
   for (std::size_t run = 0; run < sequence.runs.size(); ++run) {
     bounds.length = length_of(sequence.runs[run]);
     bounds.lost = sequence.runs[run].run.lost_tokens(pool.geometry().block_tokens);
+    bounds.without_part = sequence.runs[run].run.lost_parts * bounds.block_tokens;
     for (std::int64_t begin = 0; begin < bounds.length;) {
       std::optional<SavedRange> range = find_known(names, run, begin, bounds);
       if (!range) {
         const std::int64_t end = end_of_new(begin, bounds, cuts);
-        range = {.run = run, .begin = begin, .end = end, .object = names.name(run, begin, end)};
+        range = {.run = run, .begin = begin, .end = end};
+        range->lost_parts = bounds.lost_parts(begin, end);
+        range->object = names.name(run, begin, end, range->lost_parts);
         known_[bounds.run_start + begin][end - begin].insert(range->object);
       }
       begin = range->end;

@@ -4,7 +4,8 @@
 // A range is a part of a run, from a block's beginning to another's or to the end of the run. Its
 // name says what its KV is, so equal ranges of later checkpoints, and of other sequences that begin
 // alike, are the same object. Lost blocks have ranges of their own, tokens without KV: what earlier
-// checkpoints have of that KV may go with them.
+// checkpoints have of that KV may go with them. Where blocks have lost their window parts alone,
+// what earlier checkpoints have of those goes on to be used.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +57,11 @@ struct SavedRange {
   std::size_t run = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::string object;  // name of the object
+  std::string object;           // name of the object
+  std::int32_t lost_parts = 0;  // leading blocks that the object has without their window part
+  // The object of what is there now, without the parts that have gone. Not empty where `object`,
+  // which is known, has more.
+  std::string instead = {};
 };
 
 // The names of the ranges of one sequence. Borrows it and the pool.
@@ -65,8 +70,9 @@ class SavedRangeNames {
   // Hashes all tokens of the sequence: O(tokens).
   SavedRangeNames(const LiveSequence& sequence, std::string_view tenant, const PagedPool& pool);
   // Names a range. `begin` is at a block, `end` at a block or the end of the run. Either all
-  // between them is lost, or nothing.
-  [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end) const;
+  // between them is lost, or nothing. The first `lost_parts` blocks have no window part.
+  [[nodiscard]] std::string name(std::size_t run, std::int64_t begin, std::int64_t end,
+                                 std::int32_t lost_parts = 0) const;
 
  private:
   using Digest = std::string;
@@ -97,8 +103,11 @@ class RangeCutter {
   struct RunBounds {
     std::int64_t run_start = 0;  // in tokens of the sequence
     std::int64_t length = 0;
-    std::int64_t lost = 0;  // leading tokens of the run that are in lost blocks
+    std::int64_t lost = 0;          // leading tokens of the run that are in lost blocks
+    std::int64_t without_part = 0;  // leading tokens that are in blocks without window part
     std::int64_t block_tokens = 0;
+    // Returns how many leading blocks of a range have no window part.
+    [[nodiscard]] std::int32_t lost_parts(std::int64_t begin, std::int64_t end) const;
   };
   [[nodiscard]] std::optional<SavedRange> find_known(const SavedRangeNames& names, std::size_t run,
                                                      std::int64_t begin,

@@ -41,7 +41,8 @@ bool same_kv(const KVFileContent& a, const KVFileContent& b) {
   }
   for (std::size_t i = 0; i < a.runs.size(); ++i) {
     if (a.runs[i].start_position != b.runs[i].start_position ||
-        a.runs[i].lost_blocks != b.runs[i].lost_blocks || a.runs[i].type != b.runs[i].type ||
+        a.runs[i].lost_blocks != b.runs[i].lost_blocks ||
+        a.runs[i].lost_parts != b.runs[i].lost_parts || a.runs[i].type != b.runs[i].type ||
         a.runs[i].tokens != b.runs[i].tokens) {
       return false;
     }

@@ -54,6 +54,9 @@ class StoreObjects {
                                          const PagedPool& pool,
                                          std::span<const std::vector<BlockId>> blocks,
                                          std::span<const std::span<const std::byte>> states = {});
+  // Returns true when the object is there and whole and holds `content`. Renews its age then. Fails
+  // with kInvalidArgument when another run is stored under the hash.
+  [[nodiscard]] Result<bool> has(const std::string& hash, const KVFileContent& content);
   // Commits `file`, a whole KV file with `content` in the folder of the object `hash`. Leaves the
   // file uncommitted if such an object is there. Errors as for put().
   [[nodiscard]] Status adopt(NewFile& file, const std::string& hash, const KVFileContent& content);
@@ -100,8 +103,6 @@ class StoreObjects {
   [[nodiscard]] static Result<FileIdentity> identify(const Folder& folder, const std::string& hash);
   [[nodiscard]] Status note_whole(const Folder& folder, const std::string& hash,
                                   const KVFileContent& content);
-  // Returns true when the object is there and whole and holds `content`. Renews its age then.
-  [[nodiscard]] Result<bool> has(const std::string& hash, const KVFileContent& content);
   // Returns kInvalidArgument for a range that the object does not have.
   [[nodiscard]] Status check_ranges(const StoreEntry& entry, const std::string& hash,
                                     const FileIdentity& file) const;

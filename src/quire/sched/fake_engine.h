@@ -57,6 +57,21 @@ struct Whose {
   std::string tenant = {};
 };
 
+// Makes room for KV that comes back, of which the first blocks have no window part.
+[[nodiscard]] inline bool make_room(kv::Ledger& ledger, SeqId sequence, std::int32_t tokens,
+                                    std::int32_t without_part) {
+  if (without_part > 0 &&
+      !ledger.restored_kv().begin_without_parts(sequence, tokens, without_part).ok()) {
+    return false;
+  }
+  const std::int32_t begun = ledger.sequences().num_computed(sequence);
+  const bool made = ledger.sequences().extend(sequence, tokens - begun).ok();
+  if (!made && without_part > 0) {
+    ledger.preemption().drop_kv(sequence);
+  }
+  return made;
+}
+
 // Carries out what a scheduler commits, in a paged pool of its own, and ends requests that are
 // done.
 class FakeEngine {
@@ -227,10 +242,10 @@ class FakeEngine {
           continue;
         }
         const kv::RunView view = ledger.sequences().runs(*scheduler.sequence(id)).back();
-        std::vector<KV>& values = kept_[id.value];
-        values.clear();
+        Kept& kept = kept_[id.value];
+        kept = {.without_part = view.without_part};
         for (std::int32_t i = 0; i < view.num_tokens; ++i) {
-          values.push_back(value_at(view, i));
+          kept.values.push_back(value_at(view, i));
         }
         scheduler.note_kept(id, view.num_tokens);
       }
@@ -239,22 +254,24 @@ class FakeEngine {
 
   void swap_in(const StepPlan& plan) {
     for (const RequestId id : plan.admit) {
-      const std::vector<KV> values = std::exchange(kept_[id.value], {});
+      const Kept kept = std::exchange(kept_[id.value], {});
       const SeqId sequence = *scheduler.sequence(id);
       const std::int32_t first = ledger.sequences().num_computed(sequence);
-      const auto count = static_cast<std::int32_t>(values.size()) - first;
+      const auto tokens = static_cast<std::int32_t>(kept.values.size());
       scheduler.note_kept(id, 0);
-      if (count <= 0 || !ledger.sequences().extend(sequence, count).ok()) {
+      if (first >= tokens || !make_room(ledger, sequence, tokens, kept.without_part)) {
         continue;
       }
       copy_blocks();
       const kv::RunView view = ledger.sequences().runs(sequence).back();
-      for (std::int32_t i = first; i < first + count; ++i) {
-        value_at(view, i) = values[static_cast<std::size_t>(i)];
+      for (std::int32_t i = first; i < tokens; ++i) {
+        value_at(view, i) = kept.values[static_cast<std::size_t>(i)];
       }
-      scheduler.complete({.request = id, .sequence = sequence, .first = first, .count = count},
-                         std::nullopt);
-      swapped_tokens += count;
+      const std::int32_t begun = ledger.sequences().num_computed(sequence);
+      scheduler.complete(
+          {.request = id, .sequence = sequence, .first = begun, .count = tokens - begun},
+          std::nullopt);
+      swapped_tokens += tokens - first;
     }
   }
 
@@ -297,8 +314,12 @@ class FakeEngine {
     }
   }
 
-  std::map<std::uint64_t, std::vector<KV>> kept_;  // KV of preempted requests
-  std::vector<KV> paged_pool_;                     // [formats][blocks * block_tokens]
+  struct Kept {
+    std::vector<KV> values;
+    std::int32_t without_part = 0;
+  };
+  std::map<std::uint64_t, Kept> kept_;  // KV of preempted requests
+  std::vector<KV> paged_pool_;          // [formats][blocks * block_tokens]
   std::vector<ScheduledRun> launched_;
   std::vector<std::ptrdiff_t> slots_;  // slots that launched_ writes
 };

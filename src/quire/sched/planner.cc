@@ -224,8 +224,11 @@ class Planner {
     const std::int64_t block_tokens = ledger_.config().block_tokens;
     if (waiting.kept > match.tokens) {  // its KV comes back; the next plan goes on behind it
       room_.attach(match);
+      const std::int64_t whole =
+          (waiting.kept + block_tokens - 1) / block_tokens - match.tokens / block_tokens;
       room_.take(
-          {.own = (waiting.kept + block_tokens - 1) / block_tokens - match.tokens / block_tokens});
+          {.own = std::min(
+               whole, ledger_.min_blocks(waiting.kept, behind_window_of(waiting, sequences_)))});
       plan.admit.push_back(waiting.request.id);
       return true;
     }

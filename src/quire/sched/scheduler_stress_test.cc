@@ -212,6 +212,7 @@ TEST_P(Shortage, EveryRequestEndsWithItsOwnOutput) {
 // Seven tenths of a block's bytes go behind a window. Forks keep them.
 TEST_P(Shortage, OverBlocksThatLoseTheirWindowPartsToo) {
   Totals totals;
+  std::int64_t swapped = 0;
   std::uint32_t seed = 200;
   for (const std::int32_t block_tokens : {1, 3, 8}) {
     for (const std::int32_t window : {1, 6, 9}) {
@@ -224,17 +225,20 @@ TEST_P(Shortage, OverBlocksThatLoseTheirWindowPartsToo) {
                                       .formats = {{.block_bytes = 10}}},
                            .config = {.max_batch_tokens = batch, .max_running = 6},
                            .seed = ++seed,
+                           .swaps = seed % 4 < 2,
                            .ahead = GetParam()});
           load.run();
           ASSERT_FALSE(testing::Test::HasFatalFailure())
               << "block_tokens " << block_tokens << " window " << window << " batch " << batch
               << " cache " << cache;
           totals.add(load);
+          swapped += load.swapped();
         }
       }
     }
   }
   EXPECT_GT(totals.finished, 2000);
+  EXPECT_GT(swapped, 0);
   EXPECT_GT(totals.preemptions, GetParam() ? 5 : 50);
   EXPECT_GT(totals.reused, 1000);
   EXPECT_EQ(totals.ahead > 1000, GetParam()) << totals.ahead;

@@ -25,6 +25,7 @@
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/restore_points.h"
 #include "quire/kv/segments.h"
+#include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
@@ -47,10 +48,9 @@ namespace quire::sequences {
 namespace {
 
 kv_store::BlockRange take_last_block(kv_store::BlockRange& range) {
-  kv_store::BlockRange last = range;
-  last.to = {range.to.back()};
-  range.to.pop_back();
-  last.first_block += static_cast<std::int32_t>(range.to.size());
+  const auto others = static_cast<std::int32_t>(range.to.size()) - 1;
+  kv_store::BlockRange last = range.part(others, 1);
+  range = range.part(0, others);
   return last;
 }
 
@@ -73,10 +73,11 @@ void SavedSequences::describe(const kv::RunView& run, std::span<const TokenId> t
     if (with_kv.empty()) {
       break;
     }
-    kv_store::SavedRun& saved =
-        described.runs.emplace_back(kv_store::SavedRun{.tokens = {with_kv.begin(), with_kv.end()},
-                                                       .start_position = position,
-                                                       .lost_blocks = parts == 0 ? lost : 0});
+    kv_store::SavedRun& saved = described.runs.emplace_back(
+        kv_store::SavedRun{.tokens = {with_kv.begin(), with_kv.end()},
+                           .start_position = position,
+                           .lost_blocks = parts == 0 ? lost : 0,
+                           .lost_parts = parts == 0 ? run.without_part : 0});
     if (part.format != kv::kOwnFormat) {
       saved.type = kv_store::kv_type_of(pool().geometry(part.format));
     }
@@ -106,8 +107,11 @@ void SavedSequences::describe_maps(std::span<const BlockId> maps, const kv::RunV
   ++described.rest.parts.back();
 }
 
-Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose) {
-  QUIRE_TRY(const StateRef with_windows, sequences_.whole(whose, {}));
+Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose, Windows windows) {
+  StateRef with_windows = whose;
+  if (windows == Windows::kWhole) {
+    QUIRE_TRY(with_windows, sequences_.whole(whose, {}));
+  }
   QUIRE_TRY(const StateRef state, with_tail(with_windows));
   using Runs = std::vector<kv::RunView>;  // valid as long as the state
   QUIRE_TRY(const Runs runs, engine_.thread().ask<Runs>([&]() -> Result<Runs> {
@@ -163,7 +167,7 @@ Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose
 
 Status SavedSequences::save(const StateRef& state, const std::filesystem::path& path,
                             const kv_store::WriteOptions& options) {
-  QUIRE_TRY(Described described, describe(state));
+  QUIRE_TRY(Described described, describe(state, Windows::kHeld));
   const kv_store::KVFileContent content{.fingerprint = tiers_.model_fingerprint(),
                                         .geometry = pool().geometry(),
                                         .runs = std::move(described.runs),
@@ -175,152 +179,6 @@ Status SavedSequences::save(const StateRef& state, const std::filesystem::path& 
   how.states = described.state_bytes;
   const Status written = kv_store::write_kv_file(path, content, from.pool(), from.runs, how);
   return written.ok() ? written : tiers::missing_file(written.error());
-}
-
-// Checks the tokens and positions of a run. A stranger's file may say anything.
-Status SavedSequences::check_run(std::span<const TokenId> tokens, std::int32_t position) const {
-  if (!tokens.empty()) {
-    QUIRE_TRY_STATUS(engine_.check_prompt(tokens));
-  }
-  const std::int64_t end = position + std::ssize(tokens);
-  const std::int64_t limit = engine_.model_config().context_length;
-  if (position >= 0 && end <= limit) {
-    return {};
-  }
-  return {ErrorCode::kOverflow,
-          base::str_cat("saved tokens stand at ", position, " to ", end,
-                        ", the model's context ends at ", engine_.model_config().context_text())};
-}
-
-Result<kv::FormatId> SavedSequences::format_of(const kv_store::SavedRun& run,
-                                               const SavedState& rest) const {
-  const auto geometry = kv_store::with_type(pool().geometry(), run.type);
-  const auto format = pool().find_format(geometry);
-  // Runs in other formats belong to a sequence that says its own.
-  if (format && (*format == kv::kOwnFormat || !rest.kv_dtype.empty())) {
-    return *format;
-  }
-  return {ErrorCode::kIncompatible,
-          base::str_cat("the saved sequence does not fit the model: ",
-                        kv_store::geometry_difference(geometry, pool().geometry()))};
-}
-
-Result<tiers::SegmentShape> SavedSequences::segment_of(std::span<const kv_store::SavedRun> parts,
-                                                       const SavedState& rest) const {
-  tiers::SegmentShape segment;
-  QUIRE_TRY(segment.format, format_of(parts.front(), rest));
-  segment.tokens = parts.front().tokens;
-  segment.last_format = segment.format;
-  if (parts.size() == 1) {
-    return segment;
-  }
-  const kv_store::SavedRun& full = parts.front();
-  const kv_store::SavedRun& last = parts.back();
-  const kv::LedgerConfig& config = ledger().config();
-  QUIRE_TRY(segment.last_format, format_of(last, rest));
-  const bool goes_on = std::ssize(full.tokens) % config.block_tokens == 0 &&
-                       last.start_position - full.start_position == std::ssize(full.tokens);
-  if (!goes_on || std::ssize(last.tokens) >= config.block_tokens || last.lost_blocks > 0 ||
-      config.formats[segment.format.value].open != segment.last_format) {
-    return {ErrorCode::kCorrupt,
-            base::str_cat("saved runs of ", full.tokens.size(), " tokens in ",
-                          base::quoted(engine_.core().kv_name(segment.format)), " and ",
-                          last.tokens.size(), " in ",
-                          base::quoted(engine_.core().kv_name(segment.last_format)),
-                          " are no full blocks with a last one that is not full")};
-  }
-  segment.tokens.insert(segment.tokens.end(), last.tokens.begin(), last.tokens.end());
-  return segment;
-}
-
-// The pool stores what is appended to the sequence, so the sequence's own KV has that format, too.
-// Where it is stored block by block, a last block that is not full has the open one.
-Status SavedSequences::check_own(std::span<const kv_store::SavedRun> parts,
-                                 const SavedState& rest) const {
-  const kv::LedgerConfig& config = ledger().config();
-  QUIRE_TRY(const tiers::SegmentShape own, segment_of(parts, rest));
-  const std::int64_t tokens = std::ssize(parts.front().tokens);
-  const bool open = own.format == config.open_format() && parts.size() == 1;
-  if (open ? tokens >= config.block_tokens : own.format != kv::kOwnFormat) {
-    return {ErrorCode::kIncompatible,
-            base::str_cat("the saved sequence does not fit the model: kv_dtype of its own run is ",
-                          engine_.core().kv_name(own.format), ", here it is ",
-                          engine_.core().kv_name())};
-  }
-  if (!open && config.open_format() && tokens % config.block_tokens != 0) {
-    return {ErrorCode::kCorrupt, base::str_cat("the own run of a saved sequence ends after ",
-                                               tokens, " tokens, inside of a block in ",
-                                               base::quoted(engine_.core().kv_name(own.format)))};
-  }
-  return {};
-}
-
-Status SavedSequences::check_formats(std::span<const kv_store::SavedRun> runs,
-                                     const SavedState& rest) const {
-  const std::string own = engine_.core().kv_name();
-  if (!rest.kv_dtype.empty() && rest.kv_dtype != own) {
-    return {ErrorCode::kIncompatible,
-            base::str_cat("the saved sequence does not fit the model: kv_dtype is ", rest.kv_dtype,
-                          ", here it is ", own)};
-  }
-  const auto parts = parts_of(runs, rest);
-  const std::int32_t most = ledger().config().open_format() ? pool().geometry().block_tokens : 1;
-  if (std::ssize(rest.tail) > most) {
-    return {ErrorCode::kCorrupt, base::str_cat("a saved sequence has ", rest.tail.size(),
-                                               " tokens without KV, at most ", most)};
-  }
-  if (parts.size() > rest.ranks.size()) {
-    QUIRE_TRY_STATUS(check_own(parts.back(), rest));
-    const std::int64_t behind = std::ssize(parts.back().back().tokens) % most;
-    if (std::ssize(rest.tail) > 1 && behind != 0) {  // a block has KV of all its tokens or of none
-      return {ErrorCode::kCorrupt,
-              base::str_cat("a saved sequence has ", rest.tail.size(), " tokens without KV behind ",
-                            behind, " of their block")};
-    }
-  }
-  for (const auto& run : parts) {
-    QUIRE_TRY([[maybe_unused]] const tiers::SegmentShape segment, segment_of(run, rest));
-  }
-  return {};
-}
-
-// Checks the saved run with the maps of a run.
-Status SavedSequences::check_maps(const kv_store::SavedRun& maps, std::int32_t blocks) const {
-  const std::int64_t block_tokens = pool().geometry().block_tokens;
-  if (!ledger().points().exist()) {
-    return {ErrorCode::kIncompatible,
-            "the saved sequence has maps on states, which no layer of the model carries"};
-  }
-  if (std::ssize(maps.tokens) == blocks * block_tokens && !maps.type && maps.lost_blocks == 0) {
-    return {};
-  }
-  return {ErrorCode::kCorrupt, base::str_cat("a saved run of ", maps.tokens.size(),
-                                             " tokens is no ", blocks, " blocks with maps")};
-}
-
-// Reserves room for the runs that the sequence was composed of.
-Status SavedSequences::reserve_before(std::span<const kv_store::SavedRun> runs,
-                                      const SavedState& rest, Restored& restored) {
-  const auto parts = parts_of(runs, rest);
-  for (std::size_t i = 0; i < rest.ranks.size(); ++i) {
-    const kv_store::SavedRun& run = parts[i].front();
-    if (run.lost_blocks > 0) {
-      return {ErrorCode::kCorrupt,
-              base::str_cat("saved run ", i, " has lost ", run.lost_blocks,
-                            " blocks: only the last run, the sequence's own, loses any")};
-    }
-    QUIRE_TRY(tiers::SegmentShape segment, segment_of(parts[i], rest));
-    QUIRE_TRY_STATUS(check_run(segment.tokens, run.start_position));
-    if (i < rest.map_blocks.size()) {
-      segment.num_map_blocks = rest.map_blocks[i];
-      QUIRE_TRY_STATUS(check_maps(maps_of(runs, rest, i), segment.num_map_blocks));
-    }
-    QUIRE_TRY(const tiers::HeldRef held, tiers_.reserve(segment, rest.stored_from[i]));
-    restored.before.push_back(held);
-    restored.uses.push_back(
-        {.segment = held->id, .position = run.start_position, .rank = rest.ranks[i]});
-  }
-  return {};
 }
 
 Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_store::SavedRun> runs,
@@ -336,8 +194,12 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
     QUIRE_TRY(tiers::SegmentShape segment, segment_of(parts.back(), rest));
     restored.own = std::move(segment.tokens);
     restored.lost_blocks = own.lost_blocks;
+    restored.lost_parts = own.lost_parts;
   }
   restored.num_kv = static_cast<std::int32_t>(restored.own.size());
+  if (restored.lost_parts > 0) {
+    QUIRE_TRY_STATUS(check_parts(restored, rest));
+  }
   restored.own.insert(restored.own.end(), rest.tail.begin(), rest.tail.end());
   QUIRE_TRY_STATUS(check_run(restored.own, rest.own_position));
   restored.sampled = std::min(rest.sampled, static_cast<std::int32_t>(restored.own.size()));
@@ -351,12 +213,12 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
 // Makes the sequence, with room for its KV, on the engine thread. KV that the prefix cache has of
 // its own tokens is there already, if it is the same. KV of another grade is composed, if only of
 // its own run.
-Status SavedSequences::make_room(Restored& restored) {
+Status SavedSequences::try_room(Restored& restored) {
   restored.ranges.clear();  // ranges of a visit that was refused
-  restored.there = {};
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
-    restored.sequence = ledger().sequences().open(restored.own, true, {}, restored.salt);
+    const auto past = restored.lost_parts > 0 ? kv::BehindWindow::kFrees : kv::BehindWindow::kKeeps;
+    restored.sequence = ledger().sequences().open(restored.own, true, {}, restored.salt, past);
   } else {
     QUIRE_TRY(restored.sequence,
               ledger().segments().compose(restored.uses,
@@ -364,8 +226,16 @@ Status SavedSequences::make_room(Restored& restored) {
   }
   ledger().restored_kv().begin_behind_window(restored.sequence, restored.num_kv);
   const std::int32_t there = ledger().sequences().num_computed(restored.sequence);
-  restored.missing = restored.num_kv - there;
-  Status made = ledger().sequences().extend(restored.sequence, restored.missing);
+  Status made;
+  if (restored.lost_parts > 0) {
+    made = ledger().restored_kv().begin_without_parts(restored.sequence, restored.num_kv,
+                                                      restored.lost_parts);
+  }
+  const std::int32_t begun = ledger().sequences().num_computed(restored.sequence);
+  restored.missing = std::max(restored.num_kv - begun, 0);
+  if (made.ok()) {
+    made = ledger().sequences().extend(restored.sequence, restored.missing);
+  }
   if (made.ok()) {
     made = engine_.copy_blocks_now();
   }
@@ -377,9 +247,23 @@ Status SavedSequences::make_room(Restored& restored) {
   return {};
 }
 
+// Where there is no room for all window parts, those that the window has passed are left out.
+Status SavedSequences::make_room(Restored& restored) {
+  Status made = try_room(restored);
+  const bool is_plain = restored.uses.empty() && restored.grade == ReuseGrade::kExact;
+  const std::int32_t passed = kv::parts_to_let_go(ledger().config(), restored.num_kv);
+  if (!made.ok() && made.error().code == ErrorCode::kOutOfBlocks && is_plain &&
+      passed > restored.lost_parts) {
+    restored.lost_parts = passed;
+    made = try_room(restored);
+  }
+  return made;
+}
+
 // Plans the reads of a sequence; `there` tokens of its own run are there already. Engine thread.
 void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
   int run = 0;
+  restored.there = restored.num_kv > 0 ? kv_store::BlockRange() : restored.there;
   const auto add = [&](std::span<const BlockId> to, kv::FormatId format, std::int32_t first = 0) {
     restored.ranges.push_back(
         {.run = run, .first_block = first, .to = {to.begin(), to.end()}, .format = format});
@@ -396,8 +280,9 @@ void SavedSequences::plan_reads(Restored& restored, std::int32_t there) const {
       restored.missing > 0 ? std::min(there / pool().geometry().block_tokens, blocks) : blocks;
   if (first < blocks) {
     add(own.blocks.subspan(static_cast<std::size_t>(first)), own.format, first);
+    restored.ranges.back().without_part = std::clamp(own.without_part - first, 0, blocks - first);
   }
-  if (first > restored.lost_blocks) {
+  if (restored.num_kv > 0 && first > restored.lost_blocks) {
     restored.there = {
         .run = run,
         .first_block = restored.lost_blocks,
@@ -445,7 +330,8 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
       return read_now({.run = range.run,
                        .first_block = range.first_block,
                        .to = {blocks.begin(), blocks.end()},
-                       .format = range.format},
+                       .format = range.format,
+                       .without_part = range.without_part},
                       open, pool);
     };
     QUIRE_TRY_STATUS(tiers_.fill(range.to, read, range.format));
@@ -458,6 +344,9 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
           engine_.core().states.write(points.places(restored.sequence).to, restored.last_state));
     }
     ledger().sequences().advance(restored.sequence, restored.missing);
+    if (restored.lost_parts > 0) {
+      ledger().restored_kv().publish(restored.sequence);
+    }
     free_behind_window(restored.sequence);
     return sequences_.adopt(restored.sequence, restored.sampled, restored.grade, restored.salt);
   });

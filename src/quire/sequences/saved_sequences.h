@@ -58,8 +58,11 @@ class SavedSequences {
     std::vector<std::vector<std::byte>> copied_states;  // of an accelerator, which state_bytes has
     std::vector<StateRef> held;                         // until all of it is read
   };
+  // Says which KV a description has in layers with a window, where others have none. It is all of
+  // it, computed again where it has gone, or that which the state holds.
+  enum class Windows : std::uint8_t { kWhole, kHeld };
   // Blocks until the KV of the state is there. kUnsupported for KV that a file cannot hold.
-  [[nodiscard]] Result<Described> describe(const StateRef& state);
+  [[nodiscard]] Result<Described> describe(const StateRef& state, Windows windows);
   // The states of a saved sequence. `read` reads state `index` into memory, where its parts lie as
   // given, and fails as KVFile::read_state().
   struct StatesToLoad {
@@ -112,9 +115,11 @@ class SavedSequences {
     std::string salt;
     SeqId sequence;
     std::int32_t lost_blocks = 0;  // leading blocks of the own run without KV
+    std::int32_t lost_parts = 0;   // leading blocks of it without window parts
     std::int32_t missing = 0;      // own tokens whose KV is read
     std::vector<kv_store::BlockRange> ranges;
-    kv_store::BlockRange there;         // blocks of the own run: `to` has that KV already
+    // Blocks of the own run that are verified and not read: `to` has that KV already, or none will.
+    kv_store::BlockRange there;
     std::vector<std::byte> last_state;  // state behind all KV, of a model that has some
     bool loading = false;  // true: read in the background, which closes the sequence when it ends
   };
@@ -123,6 +128,10 @@ class SavedSequences {
   [[nodiscard]] Status reserve_before(std::span<const kv_store::SavedRun> runs,
                                       const SavedState& rest, Restored& restored);
   [[nodiscard]] Status make_room(Restored& restored);
+  [[nodiscard]] Status try_room(Restored& restored);
+  // Checks the lost window parts of the own run. Leaves it to be computed again where it cannot
+  // lack them.
+  [[nodiscard]] Status check_parts(Restored& restored, const SavedState& rest) const;
   void plan_reads(Restored& restored, std::int32_t there) const;
   // Returns a sequence whose last block is there, also where its KV lies beside a state.
   [[nodiscard]] Result<StateRef> with_tail(const StateRef& state);

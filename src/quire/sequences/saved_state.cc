@@ -214,8 +214,8 @@ const kv_store::SavedRun& maps_of(std::span<const kv_store::SavedRun> runs, cons
 void seal_foreign(std::span<const kv_store::SavedRun> runs, SavedState& state,
                   std::string_view kernels, bool has_states) {
   state.grade = engine::graded(state.grade, state.kernels == kernels);
-  if (state.ranks.empty() && !runs.empty() && runs.front().lost_blocks == 0 && !has_states &&
-      state.grade != ReuseGrade::kExact) {
+  if (state.ranks.empty() && !runs.empty() && runs.front().lost_blocks == 0 &&
+      runs.front().lost_parts == 0 && !has_states && state.grade != ReuseGrade::kExact) {
     const kv_store::SavedRun& last = runs.back();  // of its own run, which is the only one
     const std::int64_t end = last.start_position + std::ssize(last.tokens);  // checked with it
     state.own_position = static_cast<std::int32_t>(std::min(end, kMostTokens));

@@ -360,9 +360,8 @@ Status TierService::for_each_layer_of(const kv_store::BlockRange& range,
 Status TierService::read_range(const kv_store::KVFile& file, const kv_store::BlockRange& range,
                                kv_store::PagedPool& pool) {
   const auto start = std::chrono::steady_clock::now();
-  QUIRE_TRY_STATUS(for_each_layer_of(range, [&](int layer) {
-    return file.read_layer(range.run, layer, range.first_block, range.to, pool);
-  }));
+  QUIRE_TRY_STATUS(for_each_layer_of(
+      range, [&](int layer) { return kv_store::read_layer(file, layer, range, pool); }));
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   reload_policy_.note_read(std::ssize(range.to) * pool.geometry().block_tokens, taken.count());
   return {};
@@ -396,7 +395,8 @@ Result<SegmentShape> TierService::segment_in(const kv_store::KVFile& file,
   segment.last_format = ledger().config().last_format(std::ssize(segment.tokens), format);
   const kv_store::KVFileContent whole = content_of(segment);
   const auto alike = [](const kv_store::SavedRun& a, const kv_store::SavedRun& b) {
-    return a.lost_blocks == b.lost_blocks && a.type == b.type && a.tokens.size() == b.tokens.size();
+    return a.lost_blocks == b.lost_blocks && a.lost_parts == b.lost_parts && a.type == b.type &&
+           a.tokens.size() == b.tokens.size();
   };
   if (segment.tokens.empty() || !std::ranges::equal(content.runs, whole.runs, alike)) {
     return {ErrorCode::kCorrupt,

@@ -36,6 +36,8 @@ SEALED_RUNS = [(list(range(40, 40 + SEALED_TOKENS)), 0), ([5, 6, 7], SEALED_TOKE
 # Version 4: states behind 3 and 9 tokens; layer, form and bytes of each part, tokens and flags of each state.
 PARTS = [(1, 1, 24), (1, 2, 64), (3, 1, 24)]
 STATES = [(3, 1), (9, 0)]
+# Version 6: the first run has lost the window part of its first block. Layer 1 has a window.
+LOST_PARTS = (1, 0)
 METADATA = '{"name":"golden","é":[1,2]}'.encode()
 FINGERPRINT = bytes(range(1, 33))
 OBJECT_HASH = b"0123456789abcdef" * 4
@@ -134,27 +136,30 @@ def state_part(state, part):
     return b"".join(struct.pack("<f", state * 100 + part * 10 + i * 0.5) for i in range(PARTS[part][2] // 4))
 
 
-def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tokens=BLOCK_TOKENS, states=()):
+def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tokens=BLOCK_TOKENS, states=(), parts_lost=()):
     """Returns preamble, header and payload. `lost`: blocks of each run, for version 2. `types`: codes, for version 3.
 
-    `states`: tokens and flags of each, for version 4, which has both lists too.
+    `states`: tokens and flags of each, for version 4, which has both lists too. `parts_lost`: blocks of each run, for
+    version 6, which has both lists too and sizes of no layer.
     """
-    if states:
+    if states or parts_lost:
         lost, types = [0] * len(runs), [0] * len(runs)
     lost = lost or [0] * len(types)
     firsts, kinds = lost or [0] * len(runs), types or [0] * len(runs)
+    cuts = parts_lost or [0] * len(runs)
     blocks = [
         [
             head_block(run, len(tokens), layer, head, block, kind or own, block_tokens)
             for layer in range(LAYERS)
             for head in range(KV_HEADS)
-            for block in range(first, -(-len(tokens) // block_tokens))
+            for block in range(first + (cut if windows[layer] else 0), -(-len(tokens) // block_tokens))
         ]
-        for run, ((tokens, _), first, kind) in enumerate(zip(runs, firsts, kinds))
+        for run, ((tokens, _), first, cut, kind) in enumerate(zip(runs, firsts, cuts, kinds))
     ]
     stored = [[compressed(block) if codec else block for block in run] for run in blocks]
     size = 32 + 64 + 8 * 4 + 4 * LAYERS + sum(16 + 4 * len(tokens) for tokens, _ in runs) + 4 * len(lost) + 4 * len(types)
     size += sum((12 if codec else 8) * len(run) for run in blocks) + len(METADATA)
+    size += 4 + 4 * len(runs) if parts_lost else 0
     size += 8 + 16 * len(PARTS) + len(states) * (16 + 8 * len(PARTS)) if states else 0
     end, offsets = 64 + size, []
     for run in stored:
@@ -167,10 +172,11 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tok
         end = places[-1] + sum(map(len, state))
     header = FINGERPRINT + OBJECT_HASH
     header += struct.pack("<8I", LAYERS, KV_HEADS, HEAD_DIM, block_tokens, own, codec, len(runs), len(METADATA))
-    header += struct.pack("<2i", *windows)
+    header += struct.pack("<2i", *windows) + (struct.pack("<I", 0) if parts_lost else b"")
     for (tokens, position), offset in zip(runs, offsets):
         header += struct.pack("<IiQ", len(tokens), position, offset)
     header += struct.pack(f"<{len(lost)}i", *lost) + struct.pack(f"<{len(types)}I", *types)
+    header += struct.pack(f"<{len(parts_lost)}i", *parts_lost)
     for tokens, _ in runs:
         header += struct.pack(f"<{len(tokens)}i", *tokens)
     header += b"".join(struct.pack("<Q", checksum(block)) for run in blocks for block in run)
@@ -183,7 +189,8 @@ def kv_file(codec, runs, lost=(), windows=WINDOWS, types=(), own=BF16, block_tok
         header += b"".join(struct.pack("<Q", checksum(part)) for state in parts for part in state)
     header += METADATA
     assert len(header) == size
-    file = bytearray(preamble(b"KV", end, header, 4 if states else 3 if types else 2 if lost else 1) + header)
+    version = 6 if parts_lost else 4 if states else 3 if types else 2 if lost else 1
+    file = bytearray(preamble(b"KV", end, header, version) + header)
     for run, offset in zip(stored, offsets):
         file += bytes(offset - len(file)) + b"".join(run)
     for state, place in zip(parts, places):
@@ -209,6 +216,7 @@ def main():
     write("kv_file", "types", ".qkv", *kv_file(0, RUNS, types=TYPES))
     for name, kind in (("fp8", FP8), ("int4", INT4)):
         write("kv_file", name, ".qkv", *kv_file(0, SEALED_RUNS, types=(0, BF16), own=kind, block_tokens=SEALED_TOKENS))
+    write("kv_file", "parts", ".qkv", *kv_file(0, RUNS, parts_lost=LOST_PARTS))
     write("kv_file", "states", ".qkv", *kv_file(0, RUNS, states=STATES))
     write("kv_file", "states_alone", ".qkv", *kv_file(0, [], states=STATES[:1]))
     write("weights_file", "weights", ".qw", *weights_file())
