@@ -36,6 +36,8 @@
 namespace quire::chunks {
 namespace {
 
+using Variants = std::vector<std::pair<kv::VariantKey, kv::SegmentId>>;
+
 // Formats of KV by what they hold, the most first.
 struct KVPrecision {
   std::string_view name;
@@ -98,11 +100,36 @@ Status convert_variant(ChunkCore& core, const std::string& id, const kv::Variant
   return core.registry.variants().end(id, key, *made);
 }
 
-// Begins the chunk and converts its KV, the one that it is registered with first. Other KV is left
-// out where there is no room for it: it is computed where it is used.
+// Converts KV of another chunk for one that has begun with room for the first. Where some cannot be
+// converted, the chunk is forgotten with all that it has.
+Status convert_all(ChunkCore& core, const kv::NewChunk& chunk, const Variants& variants,
+                   kernels::KVErrorSums& sums) {
+  kv::BlockCounts blocks;
+  core.add_blocks(chunk, blocks);
+  Status status;
+  std::size_t done = 0;
+  for (; status.ok() && done < variants.size(); ++done) {
+    const auto& [key, segment] = variants[done];
+    if (done > 0) {
+      const kv::VariantName name{chunk.id, key};
+      status = core.registry.variants().begin({&name, 1}, core.ledger().bytes_lacking(blocks));
+    }
+    if (status.ok()) {
+      status = convert_variant(core, chunk.id, key, segment, chunk.format, sums);
+    }
+  }
+  if (!status.ok()) {
+    for (const auto& [key, segment] : std::span(variants).first(done)) {
+      core.registry.variants().drop({chunk.id, key});  // the last one is not there
+    }
+    core.registry.give_up(chunk.id);
+  }
+  return status;
+}
+
+// Begins the chunk and converts its KV: that which it is registered with first.
 Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChunk& chunk) {
-  std::vector<std::pair<kv::VariantKey, kv::SegmentId>> variants(wide.variants.begin(),
-                                                                 wide.variants.end());
+  Variants variants(wide.variants.begin(), wide.variants.end());
   std::ranges::stable_partition(
       variants, [&](const auto& variant) { return variant.first == kv::registered_key(chunk); });
   const auto first =
@@ -117,16 +144,7 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
   }
   QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core.registry.begin(chunk, first, true));
   kernels::KVErrorSums sums;
-  for (const auto& [key, segment] : variants) {
-    const kv::VariantName name{chunk.id, key};
-    Status converted = key == first ? Status() : core.registry.variants().begin({&name, 1});
-    if (converted.ok()) {
-      converted = convert_variant(core, chunk.id, key, segment, chunk.format, sums);
-    }
-    if (!converted.ok() && key == first) {
-      return converted;  // the registry has forgotten the chunk
-    }
-  }
+  QUIRE_TRY_STATUS(convert_all(core, chunk, variants, sums));
   core.registry.finish(chunk.id,
                        kv_error_of(sums, core.engine.core().paged_pool.geometry(chunk.format)));
   return {};
