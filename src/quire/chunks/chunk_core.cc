@@ -31,6 +31,7 @@
 #include "quire/model/config.h"
 #include "quire/model/state_shape.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/text/tokenizer.h"
@@ -48,6 +49,14 @@ kv::RegistryConfig registry_config(const ChunkCacheOptions& options, engine::Eng
       .max_blocks = static_cast<std::int32_t>(blocks),
       .known_elsewhere = std::move(known_elsewhere),
       .blocks_beside = [&engine](std::int64_t tokens) { return most_map_blocks(engine, tokens); }};
+}
+
+// Returns whether KV of a format is another than that of the pool's own. Floats of at least its
+// bits are the same KV, rounded finer; codes are not, and floats are not what codes stand for.
+bool changes_kv(const tensor::KVGeometry& format, const tensor::KVGeometry& own) {
+  const bool floats =
+      format.format == tensor::KVFormat::kPlain && own.format == tensor::KVFormat::kPlain;
+  return !floats || tensor::dtype_bytes(format.dtype) < tensor::dtype_bytes(own.dtype);
 }
 
 }  // namespace
@@ -111,7 +120,13 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
 }
 
 kv::ModelShape ChunkCore::model_shape() const {
-  return {.forgets = forgets(), .has_states = has_states(), .layers = engine.model_config().layers};
+  kv::ModelShape shape{
+      .forgets = forgets(), .has_states = has_states(), .layers = engine.model_config().layers};
+  const kv_store::PagedPool& pool = engine.core().paged_pool;
+  for (std::uint8_t i = 1; i < engine.core().num_formats(); ++i) {
+    shape.changes_kv[i] = changes_kv(pool.geometry(kv::FormatId{i}), pool.geometry());
+  }
+  return shape;
 }
 
 bool ChunkCore::forgets() const {
