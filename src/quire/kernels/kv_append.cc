@@ -21,6 +21,8 @@
 namespace quire::kernels {
 namespace {
 
+// Bits of the smallest numbers that are none, or that bfloat16 rounds to an infinity.
+constexpr std::uint32_t kFp32Infinity = 0x7f800000, kBf16Overflow = 0x7f7f8000;
 constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kElementsPerTask
 
 // One head of one token in fp32; values beyond the model's head size stay zero.
@@ -76,6 +78,12 @@ void load_head(const KernelContext& context, const KVAppendParams& params, std::
   std::copy_n(from_v, head_dim, v.data());
 }
 
+void refuse(const KVAppendParams& params, std::size_t token) {
+  if (!params.refused.empty() && params.refused[token] == 0) {
+    params.refused[token] = 1;
+  }
+}
+
 void append_int8_token(const KernelContext& context, const KVAppendParams& params,
                        const tensor::PagedKVView& view, std::int64_t token) {
   const auto stored_dim = static_cast<std::size_t>(view.head_dim);
@@ -84,9 +92,8 @@ void append_int8_token(const KernelContext& context, const KVAppendParams& param
   Head v = {};
   for (int head = 0; head < view.kv_heads; ++head) {
     load_head(context, params, token, head, k, v);
-    if (!store_int8(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim}) &&
-        !params.refused.empty()) {
-      params.refused[at] = 1;
+    if (!store_int8(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim})) {
+      refuse(params, at);
     }
     if (!params.errors.empty()) {
       add_errors(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim},
@@ -101,6 +108,9 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
   Head k = {};
   Head v = {};
   const bool fp32 = view.dtype == tensor::DType::kFloat32;
+  const std::span<const float> keys(k.data(), static_cast<std::size_t>(params.head_dim));
+  const std::span<const float> values(v.data(), keys.size());
+  std::uint32_t largest = 0;
   for (int head = 0; head < view.kv_heads; ++head) {
     const int next = std::min(head + 1, view.kv_heads - 1);
     if (fp32) {
@@ -109,11 +119,15 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
       ask_for(plain_slot<std::uint16_t>(view, next, slot), view.head_dim);
     }
     load_head(context, params, token, head, k, v);
+    largest = std::max({largest, largest_bits(keys), largest_bits(values)});
     if (fp32) {
       store_f32(plain_slot<float>(view, head, slot), k, v, view.head_dim);
     } else {
       store_bf16(*context.table, plain_slot<std::uint16_t>(view, head, slot), k, v, view.head_dim);
     }
+  }
+  if (largest >= (fp32 ? kFp32Infinity : kBf16Overflow)) {
+    refuse(params, static_cast<std::size_t>(token));
   }
 }
 
