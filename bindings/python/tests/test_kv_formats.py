@@ -138,7 +138,8 @@ def test_wrong_formats_of_chunks_are_named_and_change_nothing():
 
 
 def test_accuracy_is_measured(coded):
-    accuracy = coded.kv_accuracy(some_ids(200), kv_dtype="int8")
+    accuracy = coded.kv_accuracy(text_or_ids=some_ids(200), kv_dtype="int8")
+    assert accuracy["ratio_vs_fp32"] == pytest.approx(32 / accuracy["bits_per_value"])
     assert 8 < accuracy["bits_per_value"] <= 8.5
     assert 0 < accuracy["key_error"]["mean"] <= accuracy["key_error"]["max"] < 0.02
     assert len(accuracy["value_error"]["layers"]) == len(accuracy["key_error"]["layers"])
