@@ -36,6 +36,14 @@
 namespace quire::chunks {
 namespace {
 
+// Makes the error of a chunk whose KV is not there.
+Error no_kv(const kv::Chunk& chunk, std::string_view way_out) {
+  return {.code = ErrorCode::kIncompatible,
+          .message = base::str_cat("the KV of chunk ", chunk.id.substr(0, 12),
+                                   "... is not here now", way_out),
+          .chunk_id = chunk.id};
+}
+
 using Variants = std::vector<std::pair<kv::VariantKey, kv::SegmentId>>;
 
 // Formats of KV by what they hold, the most first.
@@ -132,8 +140,11 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
   Variants variants(wide.variants.begin(), wide.variants.end());
   std::ranges::stable_partition(
       variants, [&](const auto& variant) { return variant.first == kv::registered_key(chunk); });
-  const auto first =
-      variants.empty() ? std::nullopt : std::optional<kv::VariantKey>(variants.front().first);
+  const bool has_kv = !variants.empty() && variants.front().first == kv::registered_key(chunk);
+  if (core.needs_kv(chunk) && !has_kv) {
+    return no_kv(wide, "; compose it once, then narrow it");
+  }
+  const auto first = has_kv ? std::optional(variants.front().first) : std::nullopt;
   if (first) {
     kv::BlockCounts blocks;
     core.add_blocks(chunk, blocks);
@@ -152,6 +163,19 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
 
 }  // namespace
 
+Status check_computable(const ChunkCore& core, const kv::Chunk& chunk, const kv::VariantKey& key) {
+  if (!chunk.converted || key != kv::registered_key(chunk)) {
+    return {};
+  }
+  const std::int32_t block_tokens = core.engine.core().paged_pool.geometry().block_tokens;
+  return no_kv(chunk,
+               base::str_cat(", and no prefill computes what narrowing made of it; if it was "
+                             "saved with another block_tokens than ",
+                             block_tokens,
+                             ", open the model with that one, or register the text and "
+                             "narrow it again"));
+}
+
 Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
                                                     const kv::NewChunk& chunk,
                                                     const std::optional<std::string>& kv_dtype) {
@@ -168,16 +192,11 @@ Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
     return {ErrorCode::kInvalidArgument,
             base::str_cat("kv_dtype ", base::quoted(*kv_dtype), " is not narrower than ",
                           base::quoted(stored),
-                          ", which the chunk's KV is stored in; register the text in a model that "
-                          "is open with that kv_dtype")};
+                          ", which the chunk's KV is stored in, and what was rounded is lost; "
+                          "register the chunk's text with that kv_dtype")};
   }
-  const auto format = core.engine.core().find_format(*kv_dtype);
-  if (!format) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
-                          base::quoted(*kv_dtype), " here; open the model with that kv_dtype")};
-  }
-  return format;
+  QUIRE_TRY(const kv::FormatId format, core.format_for(*kv_dtype));
+  return std::optional(format);
 }
 
 Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id, kv::NewChunk chunk,

@@ -87,8 +87,8 @@ TEST(BenchRuns, TheFloorOfRestoreOnADeviceIsItsLinkToTheHost) {
 TEST(BenchRuns, ProductsOf8BitFloatsHaveACeilingOfTheirOwnOnADevice) {
   device::ThreadPool pool(1);
   using kernels::WeightFormat;
-  Peaks hopper(context_with(pool), kernels::DeviceCeilings{.flops_per_second = 7e14,
-                                                           .e4m3_flops_per_second = 1.4e15});
+  Peaks hopper(context_with(pool),
+               kernels::DeviceCeilings{.flops_per_second = 7e14, .e4m3_flops_per_second = 1.4e15});
   EXPECT_EQ(hopper.flops(WeightFormat::kF8, 64), 1.4e15);
   EXPECT_EQ(hopper.flops(WeightFormat::kBf16, 64), 7e14);
   EXPECT_EQ(hopper.flops(WeightFormat::kQ4g32, 64), 7e14) << "codes are widened first";

@@ -31,7 +31,7 @@
 namespace quire::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kManyRows = 512;         // for which the row-invariant algorithm is chosen
+constexpr std::int64_t kManyRows = 512;   // for which the row-invariant algorithm is chosen
 constexpr std::int64_t kFewRows = 256;    // up to which others are tried that give the same bits
 constexpr std::int64_t kTrialRows = 8;    // rows whose bits are compared
 constexpr int kTrials = 16;               // algorithms
