@@ -482,7 +482,7 @@ TEST(ChunkFormats, ANarrowedChunkIsReadFromItsStoreOrRefusedButNeverComputed) {
   };
   CompositionSpec spec{.without_system = true, .mode = ReuseMode::kIndependent};
   std::vector<float> want;
-  for (const std::int32_t block_tokens : {32, 64, 32}) {
+  for (const std::int32_t block_tokens : {32, 32, 64}) {
     ChunkedLLM llm = open(block_tokens);
     spec.query_chunk_id = must_register(llm, content_of(some_ids(9, 4), ChunkType::kQuery));
     if (want.empty()) {
@@ -502,6 +502,10 @@ TEST(ChunkFormats, ANarrowedChunkIsReadFromItsStoreOrRefusedButNeverComputed) {
       spec.mode = ReuseMode::kExact;
       EXPECT_FALSE(logits(llm, spec).empty()) << "mode exact computes every chunk anew";
       spec.mode = ReuseMode::kIndependent;
+      const std::string wide = must_register(llm, content_of(some_ids(70, 6), ChunkType::kContext));
+      EXPECT_EQ(must(llm.update_chunk(wide, {.kv_dtype = "int4"})).chunk_id,
+                spec.context_chunk_ids[0]);
+      EXPECT_FALSE(logits(llm, spec).empty()) << "the way out that the error names";
     }
     ASSERT_TRUE(llm.flush_store().ok());
   }

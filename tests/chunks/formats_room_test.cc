@@ -176,9 +176,9 @@ TwoVariants register_two(ChunkedLLM& llm, const Ids& context, bool with_anchor =
 
 TEST(FormatsRoom, NarrowingThatHasNoRoomForAllKVChangesNothing) {
   int narrowed = 0, refused = 0;
-  for (std::size_t held = 128; held <= 640; held += 32) {
+  for (std::size_t held = 32; held <= 736; held += 64) {
     ChunkedLLM llm = open_small();
-    const TwoVariants chunks = register_two(llm, some_ids(400, 1));
+    const TwoVariants chunks = register_two(llm, some_ids(300, 1));
     const std::vector<float> anchored = logits(llm, chunks.anchored);
     const std::vector<float> independent = logits(llm, chunks.independent);
     ASSERT_TRUE(llm.llm().clear_prefix_cache().ok());
@@ -202,7 +202,7 @@ TEST(FormatsRoom, NarrowingThatHasNoRoomForAllKVChangesNothing) {
     EXPECT_EQ(logits(llm, chunks.independent), independent) << held;
   }
   EXPECT_GT(narrowed, 0);
-  EXPECT_GT(refused, 3) << "no room for any KV, and none for the second";
+  EXPECT_GT(refused, 2) << "no room for any KV, or none for the second";
 }
 
 // Values of a token depend a little on what stands before it. So there is a size of them that the

@@ -107,7 +107,7 @@ TEST(RefusedInEveryFormat, InfiniteKVFailsWhoeverComputesItAndNothingOfItIsCache
       EXPECT_EQ(stat(llm, "bytes_in_use"), 0) << kv_dtype;
       EXPECT_TRUE(llm.list_chunks()->empty());
     }
-    const auto good = llm.llm().generate(Ids(70, 7), {.max_tokens = 4});
+    const auto good = llm.llm().generate(Ids(70, 7), {.max_tokens = 1});
     EXPECT_TRUE(good.ok()) << kv_dtype;
   }
 }
@@ -135,8 +135,14 @@ TEST(RefusedInEveryFormat, TheErrorNamesTheFormatItsLimitAndTheToken) {
     expect_refused(llm.update_chunk(wide, {.kv_dtype = kv_dtype}).error(), kv_dtype, 20);
     EXPECT_EQ(must(llm.get_chunk(wide)).kv_dtype, "float32");
     expect_refused(llm.llm().kv_accuracy(bad, kv_dtype).error(), kv_dtype, 20);
-    LLM pool = must(LLM::open(model, {.dtype = "float32", .kv_dtype = kv_dtype, .threads = 2}));
-    expect_refused(pool.generate(bad, {.max_tokens = 4}).error(), kv_dtype, 20);
+    ChunkedLLM pool =
+        must(ChunkedLLM::open(model, {.dtype = "float32", .kv_dtype = kv_dtype, .threads = 2}, {}));
+    expect_refused(pool.llm().generate(bad, {.max_tokens = 4}).error(), kv_dtype, 20);
+    const CompositionSpec composed = {
+        .system_chunk_id =
+            must(pool.register_chunk({.content = Ids(40, 9), .type = ChunkType::kSystemPrompt})),
+        .query_chunk_id = must(pool.register_chunk({.content = bad, .type = ChunkType::kQuery}))};
+    expect_refused(pool.generate_from_chunks(composed, {.max_tokens = 4}).error(), kv_dtype, 60);
   }
   EXPECT_TRUE(llm.llm().kv_accuracy(bad, "fp8").ok());
 }

@@ -207,8 +207,11 @@ Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id, kv::NewC
   chunk.text_id.clear();  // its text finds the chunk that registering makes
   chunk.kv_error.reset();
   if (const kv::Chunk* known = core.registry.find(chunk.id, chunk.salt)) {
-    core.registry.merge(chunk);
-    return known;
+    if (!core.needs_kv(*known) || known->variants.contains(kv::registered_key(*known))) {
+      core.registry.merge(chunk);
+      return known;
+    }
+    core.registry.remove(chunk.id, kv::Removal::kDeleted);  // its KV was not readable here
   }
   const kv::Chunk* const wide = core.registry.find(id);
   const kv::ChunkHold hold = core.registry.usage().hold(id);  // it must not make way

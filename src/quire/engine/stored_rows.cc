@@ -64,9 +64,9 @@ Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t inde
   }
   const std::vector<kv::RunView> parts = step.core.ledger.sequences().runs(run.sequence);
   std::int64_t token = run.first + (found - rows.begin()) - (*found - 1);
-  if (step.now.requests[index]->request().kind == RequestKind::kPrefill) {
+  if (step.now.requests[index]->request().kind != RequestKind::kPrefill) {
     for (const kv::RunView& before : std::span(parts).first(parts.size() - 1)) {
-      token -= before.num_tokens;  // the tokens of a chunk are counted from its own first one
+      token += before.num_tokens;  // a chunk alone counts its tokens from its own first one
     }
   }
   const tensor::KVGeometry& geometry = step.core.paged_pool.geometry(parts.back().format);

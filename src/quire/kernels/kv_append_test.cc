@@ -229,7 +229,7 @@ TEST(KVAppendDeath, SlotsOutsideTheCacheAreCaught) {
 
 // The oracle is IEEE: bfloat16 rounds what is at least 0x1.ffp127 to an infinity, and fp32 holds
 // it.
-TEST(KVAppend, PlainTokensThatTheirTypeCannotHoldAreFlaggedAlone) {
+TEST_P(KVAppendTest, PlainTokensThatTheirTypeCannotHoldAreFlaggedAlone) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kLargest = std::numeric_limits<float>::max();
   const std::vector<float> in_turn = {1, std::numeric_limits<float>::quiet_NaN(),
@@ -253,8 +253,7 @@ TEST(KVAppend, PlainTokensThatTheirTypeCannotHoldAreFlaggedAlone) {
         wanted.push_back(std::abs(in_turn[token]) <= most ? 0 : 1);
       }
       std::vector<std::uint8_t> refused(slots.size(), 0);
-      device::ThreadPool pool(1);
-      kv_append({&kernels_for(device::best_isa()), &pool},
+      kv_append(context(),
                 {.k = k,
                  .v = v,
                  .k_stride = kWidth,

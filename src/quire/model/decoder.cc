@@ -72,7 +72,7 @@ std::uint8_t stored_as(const ForwardBatch& batch, std::int32_t row) {
 
 // Says what a format cannot hold, and what to do. fp16 ends at 65504: so does a minimum of int4,
 // its scale at 15 times that, and int8's at 127 times.
-const char* beyond(tensor::KVFormat format) {
+const char* beyond(tensor::KVFormat format, tensor::DType dtype) {
   switch (format) {
     case tensor::KVFormat::kPlain:
       break;
@@ -86,7 +86,9 @@ const char* beyond(tensor::KVFormat format) {
       return "a NaN, an infinity, a number below -65504 or numbers over 9.8e5 apart in one group, "
              "which its fp16 minimum and scale end at; use kv_dtype \"bfloat16\" for large numbers";
   }
-  return "a NaN, or an infinity; look into the model's weights, or compute with dtype \"float32\"";
+  return dtype == tensor::DType::kFloat32
+             ? "a NaN or an infinity; look into the model's weights"
+             : "a NaN or an infinity; look into the model's weights, or use dtype \"float32\"";
 }
 
 // Bytes of packed weights that are hashed at once; threads share the pieces.
@@ -257,7 +259,7 @@ Error kv_refused(std::int64_t token, tensor::KVFormat format, tensor::DType dtyp
   return {ErrorCode::kUnsupported,
           base::str_cat("kv_dtype \"", tensor::kv_format_name(format, dtype),
                         "\" cannot hold the keys or values of token ", token, ": they have ",
-                        beyond(format))};
+                        beyond(format, dtype))};
 }
 
 Status Decoder::apply_maps(std::span<const std::byte> packed, bool is_first,
