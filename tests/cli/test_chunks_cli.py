@@ -209,7 +209,7 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("chunk add --type document text", 2, "document")
         self.assert_refused("chunk add --type context", 2, "TEXT")
         for alone in ("chunk", "  chunk ", "chunk --help-me"):
-            self.assert_refused(alone, 2, "add|list|show|pin|rm|clear" if "-" not in alone else "help-me")
+            self.assert_refused(alone, 2, "add|list|show|pin|update|rm|clear" if "-" not in alone else "help-me")
         for command in ("compose keeper ada trade", "run --chunk keeper --chunk ada --chunk trade"):
             self.assert_refused(command + " --without-system", 2, "--without-system stands beside a system chunk")
         self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
