@@ -95,6 +95,7 @@ json::object to_json(const KVAccuracy& accuracy) {
           {"num_tokens", accuracy.num_tokens},
           {"bits_per_value", accuracy.bits_per_value},
           {"ratio_vs_bf16", accuracy.ratio_vs_bf16},
+          {"ratio_vs_fp32", accuracy.ratio_vs_fp32},
           {"key_error", to_json(accuracy.key_error)},
           {"value_error", to_json(accuracy.value_error)},
           {"attention_kl", accuracy.attention_kl},
@@ -107,16 +108,18 @@ json::object to_json(const KVAccuracy& accuracy) {
 
 std::string table(const std::vector<KVAccuracy>& all) {
   std::string text =
-      "kv         bits  vs bf16  key error  value error  attention KL  logit KL    p99       same "
+      "kv         bits  vs bf16  vs fp32  key error  value error  attention KL  logit KL    p99    "
+      "   same "
       "best"
       "  perplexity    delta\n";
   for (const KVAccuracy& one : all) {
     char line[200];
-    std::snprintf(line, sizeof line,
-                  "%-9s %5.2f %8.2f  %9.2e  %11.2e  %12.2e  %8.2e  %8.2e  %9.4f  %10.3f  %+7.4f\n",
-                  one.kv_dtype.c_str(), one.bits_per_value, one.ratio_vs_bf16, one.key_error.mean,
-                  one.value_error.mean, one.attention_kl, one.logit_kl_mean, one.logit_kl_p99,
-                  one.same_best, one.perplexity, one.perplexity_delta);
+    std::snprintf(
+        line, sizeof line,
+        "%-9s %5.2f %8.2f %8.2f  %9.2e  %11.2e  %12.2e  %8.2e  %8.2e  %9.4f  %10.3f  %+7.4f\n",
+        one.kv_dtype.c_str(), one.bits_per_value, one.ratio_vs_bf16, one.ratio_vs_fp32,
+        one.key_error.mean, one.value_error.mean, one.attention_kl, one.logit_kl_mean,
+        one.logit_kl_p99, one.same_best, one.perplexity, one.perplexity_delta);
     text += line;
   }
   return text;

@@ -307,6 +307,41 @@ void declare_clear(const CommandParent& parent) {
   });
 }
 
+struct UpdateOptions {
+  Format format = Format::kText;
+  std::string chunk;
+  ChunkUpdate update;
+};
+
+// Changes a chunk and prints its id, which is another one where its KV was narrowed.
+Status update_chunk(ScriptSession& session, const UpdateOptions& options) {
+  const ChunkUpdate& update = options.update;
+  if (!update.kv_dtype && !update.ttl_seconds && !update.priority) {
+    return {ErrorCode::kInvalidArgument, "give one of --chunk-kv-dtype, --ttl and --priority"};
+  }
+  QUIRE_TRY(const ChunkInfo chunk, find_chunk(session.llm, options.chunk, session.deleted));
+  QUIRE_TRY(const ChunkInfo now, session.llm.update_chunk(chunk.chunk_id, update));
+  return options.format == Format::kJson ? print_json(describe_chunk(now, false))
+                                         : print(now.chunk_id + "\n");
+}
+
+void declare_update(const CommandParent& parent) {
+  CLI::App* command = add_command(
+      parent, "update", "Narrow a chunk's KV, which gives it a new id, or change how it is kept");
+  auto options = options_of<UpdateOptions>(*command, parent);
+  ChunkUpdate& update = options->update;
+  command->add_option("CHUNK", options->chunk, kChunkHelp)->required();
+  command->add_option("--chunk-kv-dtype", update.kv_dtype,
+                      "format that the chunk's KV is stored in again, as int4; one of fewer bits");
+  command->add_option_function<double>(
+      "--ttl", [&update](double seconds) { update.ttl_seconds = std::optional(seconds); },
+      "seconds after its last use, then it goes");
+  command->add_option("--priority", update.priority, "lower ones are evicted first");
+  command->callback([&action = parent.action, options] {
+    action = [options](ScriptSession& session) { return update_chunk(session, *options); };
+  });
+}
+
 struct OneOptions {
   Format format = Format::kText;
   std::string chunk;
@@ -416,6 +451,7 @@ void declare_chunk_commands(const CommandParent& parent) {
   declare_list(parent);
   declare_one(parent, "show", "All about one chunk", &show_one);
   declare_one(parent, "pin", "Never evict a chunk", &pin_chunk);
+  declare_update(parent);
   declare_one(parent, "rm", "Delete a chunk", &delete_chunk);
   declare_clear(parent);
 }

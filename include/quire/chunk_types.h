@@ -32,7 +32,8 @@ enum class ChunkType : std::uint8_t { kSystemPrompt, kContext, kQuery };
 // can be written down (docs/chunks.md, What a composition means).
 enum class ReuseMode : std::uint8_t {
   // A causal prefill of the joined ids. It reuses whole cached blocks of their beginning. Chunks in
-  // another format than the pool's keep it: all parts are computed anew then, graded kEqualMath.
+  // another format than the pool's keep it: all parts are computed anew then. The grade is
+  // kEqualMath for floats of more bits than the pool's, else kApproximate.
   kExact,
   // A context has seen the system chunk and itself. The default.
   kAnchored,

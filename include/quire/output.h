@@ -178,10 +178,10 @@ struct KVAccuracy {
   // Type of the reference's KV.
   std::string reference;
   std::int64_t num_tokens = 0;
-  // Bits that a value takes, scales included.
+  // Bits that a value of the model takes, with scales and padding.
   double bits_per_value = 0;
-  // Tokens of this format in the memory of one of bfloat16.
-  double ratio_vs_bf16 = 0;
+  // Tokens of this format in the memory of one in a type of 16 bits, and in that of one of float32.
+  double ratio_vs_bf16 = 0, ratio_vs_fp32 = 0;
   // Errors of stored keys and values.
   LayerErrors key_error, value_error;
   // Mean divergence KL(reference, format), in nats, of what queries give to the tokens before them.

@@ -203,7 +203,7 @@ TEST(ChunkFormats, ModeExactComputesCodedChunksBehindAllThatIsBeforeThem) {
   EXPECT_LT(distance(wanted, computed), 0.2 * distance(wanted, logits(llm, anchored)))
       << "apart from codes of numbers that were rounded otherwise";
   EXPECT_EQ(logits(llm, exact), computed) << "whatever was computed before";
-  EXPECT_EQ(llm.preview_composition(exact)->grade, ReuseGrade::kEqualMath);
+  EXPECT_EQ(llm.preview_composition(exact)->grade, ReuseGrade::kApproximate);
   EXPECT_GT(distance(logits(llm, register_all(llm, {}, ReuseMode::kExact)), computed), 0);
 }
 
@@ -295,7 +295,7 @@ TEST(ChunkFormats, ANarrowedChunkIsComputedAnewInModeExact) {
   const std::vector<float> anew = logits(llm, narrowed);
   EXPECT_EQ(stat(llm, "tokens_computed") - computed, 75 + 9) << "the context and the query";
   EXPECT_LT(distance(anew, logits(llm, registered)), 0.02);
-  EXPECT_EQ(llm.preview_composition(narrowed)->grade, ReuseGrade::kEqualMath);
+  EXPECT_EQ(llm.preview_composition(narrowed)->grade, ReuseGrade::kApproximate);
   narrowed.mode = registered.mode = ReuseMode::kAnchored;
   EXPECT_NE(logits(llm, narrowed), logits(llm, registered));
 }
@@ -469,6 +469,59 @@ TEST(ChunkFormats, ANarrowedChunkReplacesItselfInTheStore) {
   EXPECT_EQ(llm.get_chunk(old).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(llm.get_chunk(narrowed)->kv_dtype, "int8");
   EXPECT_TRUE(llm.get_chunk(narrowed)->saved);
+}
+
+// Narrowed KV is what was stored, converted: nothing that a prefill computes has its id.
+TEST(ChunkFormats, ANarrowedChunkIsReadFromItsStoreOrRefusedButNeverComputed) {
+  const TemporaryFolder folder;
+  const std::string store = folder.path() / "store";
+  const auto open = [&](std::int32_t block_tokens) {
+    return must(ChunkedLLM::open(
+        kModel, here({.kv_dtype = "bfloat16", .block_tokens = block_tokens, .threads = 2}),
+        {.store = store}));
+  };
+  CompositionSpec spec{.without_system = true, .mode = ReuseMode::kIndependent};
+  std::vector<float> want;
+  for (const std::int32_t block_tokens : {32, 32, 64}) {
+    ChunkedLLM llm = open(block_tokens);
+    spec.query_chunk_id = must_register(llm, content_of(some_ids(9, 4), ChunkType::kQuery));
+    if (want.empty()) {
+      const std::string wide = must_register(llm, content_of(some_ids(70, 6), ChunkType::kContext));
+      spec.context_chunk_ids = {must(llm.update_chunk(wide, {.kv_dtype = "int4"})).chunk_id};
+      want = logits(llm, spec);
+    } else if (block_tokens == 32) {
+      EXPECT_EQ(logits(llm, spec), want);
+    } else {
+      const double computed = stat(llm, "tokens_computed");
+      const auto refused = llm.logits_from_chunks(spec);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
+      EXPECT_EQ(refused.error().chunk_id, spec.context_chunk_ids[0]);
+      EXPECT_THAT(refused.error().message, HasSubstr("block_tokens"));
+      EXPECT_EQ(stat(llm, "tokens_computed"), computed);
+      spec.mode = ReuseMode::kExact;
+      EXPECT_FALSE(logits(llm, spec).empty()) << "mode exact computes every chunk anew";
+      spec.mode = ReuseMode::kIndependent;
+      const std::string wide = must_register(llm, content_of(some_ids(70, 6), ChunkType::kContext));
+      EXPECT_EQ(must(llm.update_chunk(wide, {.kv_dtype = "int4"})).chunk_id,
+                spec.context_chunk_ids[0]);
+      EXPECT_FALSE(logits(llm, spec).empty()) << "the way out that the error names";
+    }
+    ASSERT_TRUE(llm.flush_store().ok());
+  }
+}
+
+TEST(ChunkFormats, RefusedNarrowingSaysWhyAndTheWayOut) {
+  const auto message = [](std::int32_t block_tokens, const std::string& kv_dtype) {
+    ChunkedLLM llm = must(ChunkedLLM::open(
+        kModel, here({.kv_dtype = "bfloat16", .block_tokens = block_tokens, .threads = 2}), {}));
+    const std::string id = must_register(llm, content_of(some_ids(5, 1), ChunkType::kContext));
+    const auto refused = llm.update_chunk(id, {.kv_dtype = kv_dtype});
+    EXPECT_FALSE(refused.ok());
+    return refused.ok() ? std::string() : refused.error().message;
+  };
+  EXPECT_THAT(message(16, "int4"), HasSubstr("open the model with block_tokens=32"));
+  EXPECT_THAT(message(32, "float32"), HasSubstr("register the chunk's text with that kv_dtype"));
 }
 
 // Fills a small pool with chunks of both formats beside requests, again and again.

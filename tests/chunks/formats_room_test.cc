@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,6 +14,8 @@
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/sampling.h"
+#include "quire/types.h"
+#include "tiny_checkpoint.h"
 
 namespace quire {
 namespace {
@@ -140,6 +144,102 @@ TEST(FormatsRoom, NarrowingMakesOtherChunksGoWhereThePoolIsFull) {
   const ChunkInfo narrowed = must(llm.update_chunk(kept, {.kv_dtype = "int8"}));
   EXPECT_EQ(narrowed.kv_dtype, "int8");
   EXPECT_EQ(llm.get_chunk(old).error().code, ErrorCode::kNotFound);
+}
+
+// Returns seeded ids that tiny checkpoints have, and no secret ones.
+Ids plain_ids(std::size_t count, std::uint32_t seed) {
+  Ids ids = small_ids(count, seed);
+  std::ranges::replace_if(ids, [](TokenId id) { return id >= chunks::kFirstSecret; }, 50);
+  return ids;
+}
+
+// A context with KV behind a system prompt and KV of its own, and a query.
+struct TwoVariants {
+  CompositionSpec anchored, independent;
+
+  [[nodiscard]] const std::string& context() const { return anchored.context_chunk_ids[0]; }
+};
+
+TwoVariants register_two(ChunkedLLM& llm, const Ids& context, bool with_anchor = true) {
+  TwoVariants made;
+  ChunkContent system = content_of(plain_ids(20, 7), ChunkType::kSystemPrompt);
+  system.options.pinned = true;
+  made.anchored.system_chunk_id = must_register(llm, system);
+  made.anchored.query_chunk_id = must_register(llm, content_of(plain_ids(6, 8), ChunkType::kQuery));
+  ChunkContent content = content_of(context, ChunkType::kContext);
+  content.options.anchor = with_anchor ? made.anchored.system_chunk_id : "";
+  made.anchored.context_chunk_ids = {must_register(llm, content)};
+  made.independent = made.anchored;
+  made.independent.mode = ReuseMode::kIndependent;
+  return made;
+}
+
+TEST(FormatsRoom, NarrowingThatHasNoRoomForAllKVChangesNothing) {
+  int narrowed = 0, refused = 0;
+  for (std::size_t held = 32; held <= 736; held += 64) {
+    ChunkedLLM llm = open_small();
+    const TwoVariants chunks = register_two(llm, some_ids(300, 1));
+    const std::vector<float> anchored = logits(llm, chunks.anchored);
+    const std::vector<float> independent = logits(llm, chunks.independent);
+    ASSERT_TRUE(llm.llm().clear_prefix_cache().ok());
+    const Sequence sequence = must(llm.llm().sequence(some_ids(held, 50)));
+    const ChunkInfo before = must(llm.get_chunk(chunks.context()));
+    ASSERT_EQ(before.num_variants, 2);
+    const double bytes = stat(llm, "bytes_in_use");
+    const auto after = llm.update_chunk(chunks.context(), {.kv_dtype = "int8"});
+    if (after.ok()) {
+      ++narrowed;
+      EXPECT_EQ(after->num_variants, 2) << "all KV has the format";
+      EXPECT_EQ(llm.get_chunk(chunks.context()).error().code, ErrorCode::kNotFound);
+      continue;
+    }
+    ++refused;
+    EXPECT_EQ(after.error().code, ErrorCode::kOutOfBlocks) << held;
+    EXPECT_EQ(stat(llm, "bytes_in_use"), bytes) << held;
+    EXPECT_EQ(llm.list_chunks()->size(), 3U) << held;
+    EXPECT_EQ(must(llm.get_chunk(chunks.context())).num_variants, 2) << held;
+    EXPECT_EQ(logits(llm, chunks.anchored), anchored) << held;
+    EXPECT_EQ(logits(llm, chunks.independent), independent) << held;
+  }
+  EXPECT_GT(narrowed, 0);
+  EXPECT_GT(refused, 2) << "no room for any KV, or none for the second";
+}
+
+// Values of a token depend a little on what stands before it. So there is a size of them that the
+// format still holds in one variant and not in the other.
+TEST(FormatsRoom, NarrowingWhoseSecondVariantDoesNotFitTheFormatChangesNothing) {
+  Ids context = plain_ids(40, 1);
+  context[35] = chunks::kFirstSecret;
+  int split = 0;
+  for (double factor = 1.6e6; factor < 3.6e6 && split == 0; factor *= 1.02) {
+    const auto model = chunks::write_checkpoint(
+        "second_variant", {.with_secrets = true, .secret_values = static_cast<float>(factor)});
+    for (const bool with_anchor : {true, false}) {
+      ChunkedLLM llm = must(ChunkedLLM::open(model, {.dtype = "float32", .threads = 2}, {}));
+      TwoVariants chunks = register_two(llm, context, with_anchor);
+      const auto alone = llm.update_chunk(chunks.context(), {.kv_dtype = "int8"});
+      if (!alone.ok()) {
+        continue;
+      }
+      ASSERT_TRUE(must(llm.delete_chunk(alone->chunk_id)));
+      chunks = register_two(llm, context, with_anchor);
+      const std::vector<float> anchored = logits(llm, chunks.anchored);
+      const std::vector<float> independent = logits(llm, chunks.independent);
+      const double bytes = stat(llm, "bytes_in_use");
+      const auto both = llm.update_chunk(chunks.context(), {.kv_dtype = "int8"});
+      if (both.ok()) {
+        continue;
+      }
+      ++split;
+      EXPECT_EQ(both.error().code, ErrorCode::kUnsupported);
+      EXPECT_EQ(stat(llm, "bytes_in_use"), bytes);
+      EXPECT_EQ(must(llm.get_chunk(chunks.context())).num_variants, 2);
+      EXPECT_EQ(llm.list_chunks()->size(), 3U);
+      EXPECT_EQ(logits(llm, chunks.anchored), anchored);
+      EXPECT_EQ(logits(llm, chunks.independent), independent);
+    }
+  }
+  EXPECT_GT(split, 0) << "one of the sizes lies between";
 }
 
 }  // namespace

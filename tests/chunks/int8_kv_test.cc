@@ -206,6 +206,7 @@ TEST(KVAccuracyOf, Int8IsSmallAndThatOfTheComputeTypeIsNone) {
   EXPECT_EQ(coded.num_tokens, 300);
   EXPECT_EQ(coded.bits_per_value, 8 + 16.0 / 64);
   EXPECT_NEAR(coded.ratio_vs_bf16, 16 / coded.bits_per_value, 1e-9);
+  EXPECT_NEAR(coded.ratio_vs_fp32, 32 / coded.bits_per_value, 1e-9);
   for (const LayerErrors& errors : {coded.key_error, coded.value_error}) {
     EXPECT_GT(errors.mean, kLeastError);
     EXPECT_LT(errors.max, kMostError);
@@ -235,6 +236,39 @@ TEST(KVAccuracyOf, Int8IsSmallAndThatOfTheComputeTypeIsNone) {
   EXPECT_EQ(open_llm(kModel, "int8", "float32").kv_accuracy(ids, "int8")->logit_kl_mean,
             coded.logit_kl_mean)
       << "whatever the pool's own format";
+}
+
+// The oracle is arithmetic: fp8 has 64 bytes of scales for each head block, whatever it holds.
+TEST(KVAccuracyOf, BlocksAndReferenceAreThoseOfTheOpenModel) {
+  const Ids ids = some_ids(300, 9);
+  const auto open = [](std::int32_t block_tokens) {
+    return must(LLM::open(
+        kModel,
+        {.dtype = "float32", .kv_dtype = "bfloat16", .block_tokens = block_tokens, .threads = 2}));
+  };
+  LLM small = open(32), large = open(256);
+  const KVAccuracy rounded = must(small.kv_accuracy(ids, "bfloat16"));
+  EXPECT_EQ(rounded.reference, "float32") << "the compute type, whatever the pool holds";
+  EXPECT_GT(rounded.key_error.mean, 0);
+  EXPECT_EQ(rounded.ratio_vs_fp32, 2);
+  const KVAccuracy fine = must(small.kv_accuracy(ids, "fp8"));
+  const KVAccuracy coarse = must(large.kv_accuracy(ids, "fp8"));
+  EXPECT_EQ(fine.bits_per_value, 8 + 64 * 8.0 / (2 * 64 * 32));
+  EXPECT_EQ(coarse.bits_per_value, 8 + 64 * 8.0 / (2 * 64 * 256));
+  EXPECT_NE(fine.key_error.mean, coarse.key_error.mean) << "a scale belongs to a block";
+  const auto refused = open(16).kv_accuracy(ids, "int4");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(refused.error().message, "block_tokens is 16; kv_dtype \"int4\" takes multiples of 32");
+}
+
+// Heads of 16 are stored as 32: twice 8 bits and a scale of 16 bits for 16 values.
+TEST(KVAccuracyOf, BitsCountWhatPadsAHead) {
+  LLM llm = must(LLM::open(chunks::write_checkpoint("padded_heads", {}), {.threads = 2}));
+  const KVAccuracy accuracy = must(llm.kv_accuracy(small_ids(70, 3), "int8"));
+  EXPECT_EQ(accuracy.bits_per_value, 2 * 8 + 1);
+  EXPECT_NEAR(accuracy.ratio_vs_bf16, 32.0 / 17, 1e-9);
+  EXPECT_NEAR(accuracy.ratio_vs_fp32, 64.0 / 17, 1e-9);
 }
 
 TEST(KVAccuracyOf, FormatsThatAreNotThereAndTooFewTokensAreRefused) {

@@ -98,6 +98,24 @@ TEST_P(MixedPools, AChunkIsComposedWithTheBitsOfItsFormatWarmAndCold) {
   EXPECT_EQ(stat(llm, "bytes_in_use"), 0);
 }
 
+// The oracle is the definition: another grade than `approximate` needs KV that a plain prompt of
+// the pool has, apart from how its floats are rounded.
+TEST_P(MixedPools, ItsGradeSaysWhetherItsFormatChangesTheAnswer) {
+  ChunkedLLM llm = open_pool(pool());
+  CompositionSpec spec = register_all(llm, {"", chunk(), ""});
+  spec.context_chunk_ids.pop_back();
+  const bool finer = pool() == "bfloat16" && chunk() == "float32";
+  const ReuseGrade want =
+      chunk() == pool() || finer ? ReuseGrade::kEqualMath : ReuseGrade::kApproximate;
+  const SamplingParams greedy{.temperature = 0, .max_tokens = 1, .ignore_eos = true};
+  EXPECT_EQ(must(llm.preview_composition(spec)).grade, want);
+  EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy)).reuse.grade, want);
+  spec.mode = ReuseMode::kExact;
+  const ReuseGrade exact = chunk() == pool() ? ReuseGrade::kExact : want;
+  EXPECT_EQ(must(llm.preview_composition(spec)).grade, exact);
+  EXPECT_EQ(must(llm.generate_from_chunks(spec, greedy)).reuse.grade, exact);
+}
+
 // The KV of a chunk does not depend on the pool that it lies in: pools of floats say what it is. A
 // pool of bfloat16 computes KV in that type.
 TEST_P(MixedPools, ItsErrorsAndBytesAreThoseOfTheFormatInAnyPool) {

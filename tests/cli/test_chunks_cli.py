@@ -209,7 +209,7 @@ class ScriptTest(unittest.TestCase):
         self.assert_refused("chunk add --type document text", 2, "document")
         self.assert_refused("chunk add --type context", 2, "TEXT")
         for alone in ("chunk", "  chunk ", "chunk --help-me"):
-            self.assert_refused(alone, 2, "add|list|show|pin|rm|clear" if "-" not in alone else "help-me")
+            self.assert_refused(alone, 2, "add|list|show|pin|update|rm|clear" if "-" not in alone else "help-me")
         for command in ("compose keeper ada trade", "run --chunk keeper --chunk ada --chunk trade"):
             self.assert_refused(command + " --without-system", 2, "--without-system stands beside a system chunk")
         self.assert_refused("compose keeper trade --mode fuzzy", 2, "fuzzy")
@@ -278,6 +278,18 @@ class StoreTest(unittest.TestCase):
         plan = json.loads(self.quire("compose", MODEL, "ada", "trade", "--without-system", *coded, "--format", "json"))
         self.assertEqual([(part["kv_dtype"], part["cached"]) for part in plan["segments"]], [("int8", True), ("int8", False)])
         self.assertEqual(self.quire("chunk", "list", MODEL), "")
+
+    def test_a_chunk_is_narrowed_under_a_new_id_which_the_command_prints(self):
+        wide = self.quire("chunk", "add", MODEL, "Ada trades in apples.", "--type", "context", "--name", "ada").strip()
+        narrow = self.quire("chunk", "update", MODEL, "ada", "--chunk-kv-dtype", "int8").strip()
+        self.assertNotEqual(narrow, wide)
+        chunk = json.loads(self.quire("chunk", "show", MODEL, narrow[:12], "--format", "json"))
+        self.assertEqual((chunk["chunk_id"], chunk["kv_dtype"], chunk["metadata"]["name"]), (narrow, "int8", "ada"))
+        self.assertIn(wide[:12], self.quire("chunk", "show", MODEL, wide, code=1))
+        kept = self.quire("chunk", "update", MODEL, "ada", "--priority", "3", "--ttl", "3600", "--format", "json")
+        self.assertEqual([json.loads(kept)[key] for key in ("chunk_id", "priority", "ttl_seconds")], [narrow, 3, 3600])
+        self.assertIn("not narrower", self.quire("chunk", "update", MODEL, "ada", "--chunk-kv-dtype", "fp8", code=2))
+        self.assertIn("--chunk-kv-dtype", self.quire("chunk", "update", MODEL, "ada", code=2))
 
     def test_what_names_no_chunk_deletes_none(self):
         nameless = self.quire("chunk", "add", MODEL, "Card 3.", "--type", "context").strip()

@@ -435,13 +435,13 @@ class LLM(Operated, metaclass=habits.Named):
         whole = to_choice(rows, "rows", ("all", "last")) == "all"
         return ForwardOutput(self._handle.forward(to_ids(token_ids, "token_ids"), reuses, whole, whose(salt=salt)))
 
-    def kv_accuracy(self, prompt: Prompt, kv_dtype: KVDType = "int8") -> dict[str, Any]:
+    def kv_accuracy(self, text_or_ids: Prompt, kv_dtype: KVDType = "int8") -> dict[str, Any]:
         """Measures how far KV stored as `kv_dtype` is from KV in the compute type, over a long text or its ids.
 
         Computes both, in memory beside `kv_budget`. `key_error` and `value_error` have relative errors as `mean`, `max` and
         `layers`; `attention_kl`, `logit_kl_mean` and `logit_kl_p99` are divergences in nats, `perplexity_delta` a difference.
         """
-        return self._handle.kv_accuracy(prompt_of(prompt, "prompt"), to_text(kv_dtype, "kv_dtype"))
+        return self._handle.kv_accuracy(prompt_of(text_or_ids, "text_or_ids"), to_text(kv_dtype, "kv_dtype"))
 
     def explain(self, prompt: Prompt, *, salt: str | None = None) -> list[Fields]:
         """Tells how much of the prompt the prefix cache holds (`hit`) and why it holds no more (`reason`). Changes

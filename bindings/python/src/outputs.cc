@@ -141,6 +141,7 @@ nb::dict to_dict(const KVAccuracy& accuracy) {
   dict["num_tokens"] = accuracy.num_tokens;
   dict["bits_per_value"] = accuracy.bits_per_value;
   dict["ratio_vs_bf16"] = accuracy.ratio_vs_bf16;
+  dict["ratio_vs_fp32"] = accuracy.ratio_vs_fp32;
   dict["key_error"] = to_dict(accuracy.key_error);
   dict["value_error"] = to_dict(accuracy.value_error);
   dict["attention_kl"] = accuracy.attention_kl;

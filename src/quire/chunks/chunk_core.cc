@@ -31,6 +31,7 @@
 #include "quire/model/config.h"
 #include "quire/model/state_shape.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
 #include "quire/text/tokenizer.h"
@@ -48,6 +49,14 @@ kv::RegistryConfig registry_config(const ChunkCacheOptions& options, engine::Eng
       .max_blocks = static_cast<std::int32_t>(blocks),
       .known_elsewhere = std::move(known_elsewhere),
       .blocks_beside = [&engine](std::int64_t tokens) { return most_map_blocks(engine, tokens); }};
+}
+
+// Returns whether KV of a format is another than that of the pool's own. Floats of at least its
+// bits are the same KV, rounded finer; codes are not, and floats are not what codes stand for.
+bool changes_kv(const tensor::KVGeometry& format, const tensor::KVGeometry& own) {
+  const bool floats =
+      format.format == tensor::KVFormat::kPlain && own.format == tensor::KVFormat::kPlain;
+  return !floats || tensor::dtype_bytes(format.dtype) < tensor::dtype_bytes(own.dtype);
 }
 
 }  // namespace
@@ -111,7 +120,13 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
 }
 
 kv::ModelShape ChunkCore::model_shape() const {
-  return {.forgets = forgets(), .has_states = has_states(), .layers = engine.model_config().layers};
+  kv::ModelShape shape{
+      .forgets = forgets(), .has_states = has_states(), .layers = engine.model_config().layers};
+  const kv_store::PagedPool& pool = engine.core().paged_pool;
+  for (std::uint8_t i = 1; i < engine.core().num_formats(); ++i) {
+    shape.changes_kv[i] = changes_kv(pool.geometry(kv::FormatId{i}), pool.geometry());
+  }
+  return shape;
 }
 
 bool ChunkCore::forgets() const {
@@ -170,38 +185,48 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
                           "\"fp8\", \"int8\", \"int4\", not ",
                           base::quoted(kv_dtype), "; the pool has ", base::quoted(core.kv_name()))};
   }
+  const Lack lack = lack_of(kv_dtype);
   std::string others;
   for (std::uint8_t i = 1; i < core.num_formats(); ++i) {
     others += base::str_cat(" or ", base::quoted(core.kv_name(kv::FormatId{i})));
   }
-  return {ErrorCode::kUnsupported,
-          base::str_cat("kv_dtype ", base::quoted(kv_dtype),
-                        " of a chunk is not the pool's, which is ", base::quoted(core.kv_name()),
-                        why_not(kv_dtype), others.empty() ? "; leave it out" : "; give that one",
-                        others, ", or open the model with that kv_dtype")};
+  return {
+      ErrorCode::kUnsupported,
+      base::str_cat("kv_dtype ", base::quoted(kv_dtype), " of a chunk is not the pool's, which is ",
+                    base::quoted(core.kv_name()), lack.why,
+                    others.empty() ? "; leave it out" : "; give that one", others, lack.way_out)};
 }
 
-// Returns why the pool has not this format, to go on behind its name.
-const char* ChunkCore::why_not(std::string_view kv_dtype) const {
+ChunkCore::Lack ChunkCore::lack_of(std::string_view kv_dtype) const {
+  constexpr const char* kOther = ", or open the model with that kv_dtype";
   if (has_states()) {
-    return ", and chunks of a model whose layers carry a state have KV in the pool's format alone";
+    return {", and chunks of a model whose layers carry a state have KV in the pool's format alone",
+            kOther};
   }
   if (engine.model_config().has_uneven_kv()) {
-    return ", and chunks of a model whose layers differ in their KV have it in the pool's format "
-           "alone";
+    return {
+        ", and chunks of a model whose layers differ in their KV have it in the pool's format "
+        "alone",
+        kOther};
   }
   if (forgets()) {
-    return ", and chunks of a model whose layers all have a sliding window have no KV of their own";
+    return {
+        ", and chunks of a model whose layers all have a sliding window have no KV of their own",
+        kOther};
   }
   const kv_store::PagedPool& pool = engine.core().paged_pool;
   if (kv_dtype == "int4" && pool.geometry().block_tokens % tensor::kInt4RunTokens != 0) {
-    return ", and int4 takes a block_tokens that is a multiple of 32";
+    return {", and int4 takes a block_tokens that is a multiple of 32",
+            ", or open the model with block_tokens=32"};
   }
   if (pool.on_device() && kv_dtype.find("float") != std::string_view::npos) {
-    return ", and a GPU holds floats in the type that it computes in";
+    return {", and a GPU holds floats in the type that it computes in",
+            ", or open the model with that dtype"};
   }
-  return kv_dtype == "float16" ? ", and the CPU computes in float32 or bfloat16"
-                               : ", and kv_budget is too small for blocks of another one";
+  if (kv_dtype == "float16") {
+    return {", and the CPU computes in float32 or bfloat16", ""};
+  }
+  return {", and kv_budget is too small for blocks of another one", ", or raise kv_budget"};
 }
 
 std::string ChunkCore::kv_name(kv::FormatId format) const { return engine.core().kv_name(format); }

@@ -87,7 +87,12 @@ struct ChunkCore {
   HiddenStates hidden;
 
  private:
-  [[nodiscard]] const char* why_not(std::string_view kv_dtype) const;
+  // The reason why the pool lacks a format, to go on behind its name, and what else would help.
+  struct Lack {
+    const char* why;
+    const char* way_out;
+  };
+  [[nodiscard]] Lack lack_of(std::string_view kv_dtype) const;
   mutable std::once_flag setup_once_;
   mutable ChunkSetup setup_;
 };

@@ -132,11 +132,11 @@ Status ChunkLibrary::adopt_saved(const kv::Chunk& saved, ReadBehind* behind) {
     return {};  // somebody computes it
   }
   // A system chunk is listed with KV or not at all: then it is registered anew. The KV of a context
-  // is computed where it is used, if that is the faster way.
+  // is computed where it is used, if that is the faster way and gives what was saved.
   const bool is_system = chunk.type == ChunkType::kSystemPrompt;
   const bool has_kv = core_.needs_kv(chunk);
   bool read = false;
-  if (has_kv && (is_system || reads_next(name))) {
+  if (has_kv && (is_system || chunk.converted || reads_next(name))) {
     QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core_.registry.begin(chunk, name.second));
     QUIRE_TRY(read, read_kv(chunk, name.second, is_system ? nullptr : behind));
   }

@@ -26,6 +26,7 @@
 #include "quire/chunks/composition_planner.h"
 #include "quire/chunks/composition_preview.h"
 #include "quire/chunks/layer_blend.h"
+#include "quire/chunks/narrowing.h"
 #include "quire/chunks/part_reuse.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
@@ -303,6 +304,7 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
         if (waits) {
           continue;
         }
+        QUIRE_TRY_STATUS(check_computable(core_, *part.chunk, part.key));
         variants.push_back(name);
         if (kv::is_chained(part.key)) {
           chains[name] = {.before = composition.chain_before(part), .position = part.position};

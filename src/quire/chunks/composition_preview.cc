@@ -21,6 +21,7 @@
 #include "quire/chunks/chunk_prefills.h"
 #include "quire/chunks/composition_planner.h"
 #include "quire/chunks/layer_blend.h"
+#include "quire/chunks/narrowing.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/host_tier.h"
 #include "quire/engine/reuse_grade.h"
@@ -208,7 +209,7 @@ class CompositionPreview::Foresight {
     }
     const bool is_system = saved.type == ChunkType::kSystemPrompt;
     const bool has_kv = core_.needs_kv(saved);
-    const bool in_turn = has_kv && (is_system || policy_.reads_next());
+    const bool in_turn = has_kv && (is_system || saved.converted || policy_.reads_next());
     const bool reads = in_turn && may_read(saved, name.second);
     if (has_kv && is_system && !reads) {
       return;
@@ -366,6 +367,10 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
   CompositionInfo info{.mode = composition.mode,
                        .grade = engine::graded(composition.grade, core_.engine.same_bits()),
                        .total_tokens = composition.num_tokens()};
+  for (const kv::Part& part : composition.missing()) {
+    QUIRE_TRY_STATUS(foresight.brings(part) ? Status()
+                                            : check_computable(core_, *part.chunk, part.key));
+  }
   for (const kv::Part& part : composition.parts) {
     info.segments.push_back(segment_of(part, core_));
   }

@@ -36,6 +36,16 @@
 namespace quire::chunks {
 namespace {
 
+// Makes the error of a chunk whose KV is not there.
+Error no_kv(const kv::Chunk& chunk, std::string_view way_out) {
+  return {.code = ErrorCode::kIncompatible,
+          .message = base::str_cat("the KV of chunk ", chunk.id.substr(0, 12),
+                                   "... is not here now", way_out),
+          .chunk_id = chunk.id};
+}
+
+using Variants = std::vector<std::pair<kv::VariantKey, kv::SegmentId>>;
+
 // Formats of KV by what they hold, the most first.
 struct KVPrecision {
   std::string_view name;
@@ -98,15 +108,43 @@ Status convert_variant(ChunkCore& core, const std::string& id, const kv::Variant
   return core.registry.variants().end(id, key, *made);
 }
 
-// Begins the chunk and converts its KV, the one that it is registered with first. Other KV is left
-// out where there is no room for it: it is computed where it is used.
+// Converts KV of another chunk for one that has begun with room for the first. Where some cannot be
+// converted, the chunk is forgotten with all that it has.
+Status convert_all(ChunkCore& core, const kv::NewChunk& chunk, const Variants& variants,
+                   kernels::KVErrorSums& sums) {
+  kv::BlockCounts blocks;
+  core.add_blocks(chunk, blocks);
+  Status status;
+  std::size_t done = 0;
+  for (; status.ok() && done < variants.size(); ++done) {
+    const auto& [key, segment] = variants[done];
+    if (done > 0) {
+      const kv::VariantName name{chunk.id, key};
+      status = core.registry.variants().begin({&name, 1}, core.ledger().bytes_lacking(blocks));
+    }
+    if (status.ok()) {
+      status = convert_variant(core, chunk.id, key, segment, chunk.format, sums);
+    }
+  }
+  if (!status.ok()) {
+    for (const auto& [key, segment] : std::span(variants).first(done)) {
+      core.registry.variants().drop({chunk.id, key});  // the last one is not there
+    }
+    core.registry.give_up(chunk.id);
+  }
+  return status;
+}
+
+// Begins the chunk and converts its KV: that which it is registered with first.
 Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChunk& chunk) {
-  std::vector<std::pair<kv::VariantKey, kv::SegmentId>> variants(wide.variants.begin(),
-                                                                 wide.variants.end());
+  Variants variants(wide.variants.begin(), wide.variants.end());
   std::ranges::stable_partition(
       variants, [&](const auto& variant) { return variant.first == kv::registered_key(chunk); });
-  const auto first =
-      variants.empty() ? std::nullopt : std::optional<kv::VariantKey>(variants.front().first);
+  const bool has_kv = !variants.empty() && variants.front().first == kv::registered_key(chunk);
+  if (core.needs_kv(chunk) && !has_kv) {
+    return no_kv(wide, "; compose it once, then narrow it");
+  }
+  const auto first = has_kv ? std::optional(variants.front().first) : std::nullopt;
   if (first) {
     kv::BlockCounts blocks;
     core.add_blocks(chunk, blocks);
@@ -117,22 +155,26 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
   }
   QUIRE_TRY([[maybe_unused]] const kv::Chunk* begun, core.registry.begin(chunk, first, true));
   kernels::KVErrorSums sums;
-  for (const auto& [key, segment] : variants) {
-    const kv::VariantName name{chunk.id, key};
-    Status converted = key == first ? Status() : core.registry.variants().begin({&name, 1});
-    if (converted.ok()) {
-      converted = convert_variant(core, chunk.id, key, segment, chunk.format, sums);
-    }
-    if (!converted.ok() && key == first) {
-      return converted;  // the registry has forgotten the chunk
-    }
-  }
+  QUIRE_TRY_STATUS(convert_all(core, chunk, variants, sums));
   core.registry.finish(chunk.id,
                        kv_error_of(sums, core.engine.core().paged_pool.geometry(chunk.format)));
   return {};
 }
 
 }  // namespace
+
+Status check_computable(const ChunkCore& core, const kv::Chunk& chunk, const kv::VariantKey& key) {
+  if (!chunk.converted || key != kv::registered_key(chunk)) {
+    return {};
+  }
+  const std::int32_t block_tokens = core.engine.core().paged_pool.geometry().block_tokens;
+  return no_kv(chunk,
+               base::str_cat(", and no prefill computes what narrowing made of it; if it was "
+                             "saved with another block_tokens than ",
+                             block_tokens,
+                             ", open the model with that one, or register the text and "
+                             "narrow it again"));
+}
 
 Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
                                                     const kv::NewChunk& chunk,
@@ -150,16 +192,11 @@ Result<std::optional<kv::FormatId>> narrower_format(const ChunkCore& core,
     return {ErrorCode::kInvalidArgument,
             base::str_cat("kv_dtype ", base::quoted(*kv_dtype), " is not narrower than ",
                           base::quoted(stored),
-                          ", which the chunk's KV is stored in; register the text in a model that "
-                          "is open with that kv_dtype")};
+                          ", which the chunk's KV is stored in, and what was rounded is lost; "
+                          "register the chunk's text with that kv_dtype")};
   }
-  const auto format = core.engine.core().find_format(*kv_dtype);
-  if (!format) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat("a chunk cannot be narrowed from ", base::quoted(stored), " to ",
-                          base::quoted(*kv_dtype), " here; open the model with that kv_dtype")};
-  }
-  return format;
+  QUIRE_TRY(const kv::FormatId format, core.format_for(*kv_dtype));
+  return std::optional(format);
 }
 
 Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id, kv::NewChunk chunk,
@@ -170,8 +207,11 @@ Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id, kv::NewC
   chunk.text_id.clear();  // its text finds the chunk that registering makes
   chunk.kv_error.reset();
   if (const kv::Chunk* known = core.registry.find(chunk.id, chunk.salt)) {
-    core.registry.merge(chunk);
-    return known;
+    if (!core.needs_kv(*known) || known->variants.contains(kv::registered_key(*known))) {
+      core.registry.merge(chunk);
+      return known;
+    }
+    core.registry.remove(chunk.id, kv::Removal::kDeleted);  // its KV was not readable here
   }
   const kv::Chunk* const wide = core.registry.find(id);
   const kv::ChunkHold hold = core.registry.usage().hold(id);  // it must not make way

@@ -19,16 +19,22 @@ namespace quire::chunks {
 
 // Returns the format to which a chunk is narrowed, or nothing where it has that one already or none
 // is asked for. kInvalidArgument for an unknown format and one that is not narrower, kUnsupported
-// for one that the pool has not.
+// for one that the pool has not, with the reason.
 [[nodiscard]] Result<std::optional<kv::FormatId>> narrower_format(
     const ChunkCore& core, const kv::NewChunk& chunk, const std::optional<std::string>& kv_dtype);
 
+// Refuses to compute the KV that a narrowed chunk was made with: the id names what narrowing gives.
+// Its KV behind something else is computed like that of every chunk. kIncompatible, with the chunk.
+[[nodiscard]] Status check_computable(const ChunkCore& core, const kv::Chunk& chunk,
+                                      const kv::VariantKey& key);
+
 // Registers `chunk`, which has the metadata of the chunk `id` and the wider format, in the format
 // `to`: all KV that is there is converted. Returns the new chunk. The old one stays. An equal chunk
-// that is there already is taken instead. Other chunks make way where blocks are lacking, but not
-// for one more chunk, since the caller removes the old one. Fails with kUnsupported for KV that the
-// format cannot hold, with kOutOfBlocks, and as ChunkRegistry::begin; changes nothing then, but
-// that chunks may have made way.
+// that is there already, with its KV, is taken instead. Other chunks make way where blocks are
+// lacking, but not for one more chunk, since the caller removes the old one. Fails with
+// kUnsupported for KV that the format cannot hold, with kOutOfBlocks where it has no room for all
+// of it, with kIncompatible where the KV is not there, and as ChunkRegistry::begin; changes nothing
+// then, but that chunks may have made way.
 [[nodiscard]] Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id,
                                               kv::NewChunk chunk, kv::FormatId to);
 

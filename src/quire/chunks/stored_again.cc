@@ -63,9 +63,10 @@ class BlockStorer {
     return pairs;
   }
 
-  // Returns the error of token `token` of a stretch, counted from the first of all blocks.
-  [[nodiscard]] Error refused(const Stretch& stretch, std::int64_t token) const {
-    return model::kv_refused(std::int64_t{stretch.first} * stretch.to.block_tokens + token);
+  // Returns the error of a token of a stretch; it is counted from the first of all blocks.
+  static Error refused(const Stretch& stretch, std::int64_t token) {
+    return model::kv_refused(std::int64_t{stretch.first} * stretch.to.block_tokens + token,
+                             stretch.to.format, stretch.to.dtype);
   }
 
   // Seals blocks of plain numbers or int8. They are those that are read, or those of `opened`. That
@@ -88,8 +89,10 @@ class BlockStorer {
       if (!kernels::seal_blocks(context_.kernels, params,
                                 opened != nullptr ? opened->view(0) : read,
                                 written_.view(layer, stretch.first))) {
-        const auto block = std::ranges::find(refusals, std::uint8_t{1}) - refusals.begin();
-        return refused(stretch, block * stretch.to.block_tokens);
+        const auto first =
+            std::ranges::find_if(refusals, [](std::uint8_t why) { return why != 0; });
+        const std::int64_t end = (first - refusals.begin() + 1) * stretch.to.block_tokens;
+        return refused(stretch, end - *first);
       }
       for (const kernels::KVErrorSums& block : errors) {
         sums.add(block);

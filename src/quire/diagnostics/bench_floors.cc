@@ -41,7 +41,8 @@ kernels::Product product_of(const kernels::KernelContext& context, const tensor:
 
 double bytes_of_layer(const tensor::KVGeometry& kv) {
   if (tensor::is_written_by_block(kv.format)) {
-    return 2.0 * kv.kv_heads * kv.head_dim * kv.bits_per_value() / 8;
+    const double stored = 2.0 * kv.stored_head_dim() * kv.stored_block_tokens();
+    return 2.0 * kv.kv_heads * kv.head_dim * static_cast<double>(kv.head_block_bytes()) / stored;
   }
   const double number_bytes = tensor::kv_value_bytes(kv.format, kv.dtype);
   return 2.0 * kv.kv_heads * (kv.head_dim * number_bytes + kv.scale_bytes());

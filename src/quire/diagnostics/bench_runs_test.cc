@@ -83,6 +83,19 @@ TEST(BenchRuns, TheFloorOfRestoreOnADeviceIsItsLinkToTheHost) {
   EXPECT_LT(seconds, kv_bytes + (64 << 10));  // and the header
 }
 
+// The oracle is the device's own figures: fp8 weights multiply as e4m3 where it can.
+TEST(BenchRuns, ProductsOf8BitFloatsHaveACeilingOfTheirOwnOnADevice) {
+  device::ThreadPool pool(1);
+  using kernels::WeightFormat;
+  Peaks hopper(context_with(pool),
+               kernels::DeviceCeilings{.flops_per_second = 7e14, .e4m3_flops_per_second = 1.4e15});
+  EXPECT_EQ(hopper.flops(WeightFormat::kF8, 64), 1.4e15);
+  EXPECT_EQ(hopper.flops(WeightFormat::kBf16, 64), 7e14);
+  EXPECT_EQ(hopper.flops(WeightFormat::kQ4g32, 64), 7e14) << "codes are widened first";
+  Peaks older(context_with(pool), kernels::DeviceCeilings{.flops_per_second = 3e14});
+  EXPECT_EQ(older.flops(WeightFormat::kF8, 64), 3e14);
+}
+
 TEST(BenchRuns, TheWayOfAFileIsItsReadOnTheCpuAndTheSlowerPartOnADevice) {
   const base::TemporaryFolder folder;
   const std::filesystem::path file = folder.path() / "bytes";

@@ -23,7 +23,8 @@ TEST(Inspect, JsonOfAPresetIsByteForByteThatOfEarlierVersions) {
       R"("max_positions":131072,"tied_embeddings":false},"parameters":162417408,)"
       R"("dtype":"bfloat16","weight_bytes":{"auto":324873216,"float32":649669632,)"
       R"("bfloat16":324873216,"q8g32":195664896,"q4g32":126753792},)"
-      R"("kv_bytes_per_token":{"float32":73728,"bfloat16":36864,"int8":19008},"groups":[{"kind":"full",)"
+      R"("kv_bytes_per_token":{"float32":73728,"bfloat16":36864,"int8":19008,"fp8":18720,)"
+      R"("int4":11520},"groups":[{"kind":"full",)"
       R"("layers":[0,1,2,3,4,5,6,7,8,9,10,11],"bytes_per_token":36864}],"remarks":[],)"
       R"("unsupported":[]})");
 }
@@ -37,7 +38,8 @@ TEST(Inspect, JsonOfAModelFolderIsByteForByteThatOfEarlierVersions) {
           R"("heads":4,"kv_heads":2,"head_dim":64,"vocab_size":2048,"max_positions":2048,)"
           R"("tied_embeddings":true},"parameters":6426880,"dtype":"bfloat16","weight_bytes":)"
           R"({"auto":12862464,"float32":25707520,"bfloat16":12862464,"q8g32":6841344,)"
-          R"("q4g32":3892224},"kv_bytes_per_token":{"float32":8192,"bfloat16":4096,"int8":2112},)"
+          R"("q4g32":3892224},"kv_bytes_per_token":{"float32":8192,"bfloat16":4096,"int8":2112,)"
+          R"("fp8":2080,"int4":1280},)"
           R"("groups":[{"kind":"full","layers":[0,1,2,3,4,5,6,7],"bytes_per_token":4096}],)"
           R"("remarks":[],)"
           R"("tensors":74,"file_bytes":12853760,"encodings":{"BF16":{"tensors":74}},)"

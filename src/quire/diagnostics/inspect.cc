@@ -11,6 +11,7 @@
 
 #include "quire/base/no_memory.h"
 #include "quire/diagnostics.h"
+#include "quire/engine/bundle_options.h"
 #include "quire/engine/model_bundle.h"
 #include "quire/kernels/packed_weights.h"
 #include "quire/model/config.h"
@@ -73,8 +74,14 @@ NamedNumbers kv_bytes_of(const model::ModelConfig& config) {
     const auto geometry = config.kv_geometry(dtype, 32);
     bytes.emplace_back(tensor::dtype_name(dtype), geometry.block_bytes() / geometry.block_tokens);
   }
-  const auto coded = config.kv_geometry(tensor::DType::kBFloat16, 32, tensor::KVFormat::kInt8);
-  bytes.emplace_back("int8", coded.block_bytes() / coded.block_tokens);
+  for (const auto format :
+       {tensor::KVFormat::kInt8, tensor::KVFormat::kFp8, tensor::KVFormat::kInt4}) {
+    if (engine::check_kv_format(config, format, false).ok()) {
+      const auto coded = config.kv_geometry(tensor::DType::kBFloat16, 32, format);
+      bytes.emplace_back(tensor::kv_format_name(format, coded.dtype),
+                         coded.block_bytes() / coded.block_tokens);
+    }
+  }
   return bytes;
 }
 

@@ -56,7 +56,8 @@ Result<double> seconds_of_reading(const base::OpenFile& file, std::int64_t bytes
 
 double Peaks::flops(kernels::WeightFormat format, double rows) {
   if (device_) {
-    return device_->flops_per_second;
+    const bool e4m3 = format == kernels::WeightFormat::kF8;
+    return std::max(device_->flops_per_second, e4m3 ? device_->e4m3_flops_per_second : 0);
   }
   return flops(kernels::product_of(context_, format, static_cast<std::int64_t>(rows)));
 }

@@ -268,16 +268,6 @@ Result<std::int64_t> open_draft(const ModelBundle& bundle, const tensor::KVGeome
   return bytes;
 }
 
-// Returns kInvalidArgument where a format does not take blocks of so many tokens.
-Status check_block_tokens(const tensor::KVGeometry& geometry, const char* kv_name) {
-  if (geometry.fits_format()) {
-    return {};
-  }
-  return {ErrorCode::kInvalidArgument,
-          base::str_cat("block_tokens is ", geometry.block_tokens, "; kv_dtype \"", kv_name,
-                        "\" takes multiples of ", tensor::kInt4RunTokens)};
-}
-
 }  // namespace
 
 EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
@@ -327,7 +317,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   QUIRE_CHECK(bundle.decoder.has_value(), "an open model has a decoder");
   const tensor::KVGeometry geometry =
       bundle.decoder->config().kv_geometry(bundle.kv_dtype, options.block_tokens, bundle.kv_format);
-  QUIRE_TRY_STATUS(check_block_tokens(geometry, bundle.kv_name()));
+  QUIRE_TRY_STATUS(check_block_tokens(geometry));
   QUIRE_TRY(const std::int64_t budget, kv_budget(options.kv_budget_bytes, accelerator));
   QUIRE_TRY(const std::int32_t num_states,
             states_within(bundle.decoder->config(), geometry, budget, options));

@@ -17,6 +17,7 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/engine_thread.h"
+#include "quire/engine/open_format.h"
 #include "quire/engine/own_kv.h"
 #include "quire/interrupt.h"
 #include "quire/kernels/rotary.h"
@@ -35,20 +36,27 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int32_t kBlockTokens = 32;
 constexpr std::size_t kSliceTokens = 128;   // computed between two steps of the engine
 constexpr std::size_t kRowsPerSample = 16;  // of which one is asked for its attention
 
-Result<tensor::KVGeometry> geometry_of(const Engine& engine, const std::string& kv_dtype) {
-  const tensor::DType compute = engine.bundle().kv_dtype;
+// Returns the tokens of a block: scales and open rows of some formats depend on them.
+std::int32_t block_tokens_of(Engine& engine) {
+  return engine.core().paged_pool.geometry().block_tokens;
+}
+
+Result<tensor::KVGeometry> geometry_of(Engine& engine, const std::string& kv_dtype) {
+  const tensor::DType compute = engine.bundle().dtype;
+  const std::int32_t block_tokens = block_tokens_of(engine);
   if (const auto coded = coded_kv_format(kv_dtype)) {
     QUIRE_TRY_STATUS(
         check_kv_format(engine.model_config(), *coded, engine.accelerator() != nullptr));
-    return engine.model_config().kv_geometry(compute, kBlockTokens, *coded);
+    const auto geometry = engine.model_config().kv_geometry(compute, block_tokens, *coded);
+    QUIRE_TRY_STATUS(check_block_tokens(geometry));
+    return geometry;
   }
   for (const tensor::DType dtype : {tensor::DType::kFloat32, tensor::DType::kBFloat16}) {
     if (kv_dtype == tensor::dtype_name(dtype)) {
-      return engine.model_config().kv_geometry(dtype, kBlockTokens, tensor::KVFormat::kPlain);
+      return engine.model_config().kv_geometry(dtype, block_tokens, tensor::KVFormat::kPlain);
     }
   }
   const bool known = kv_dtype == "float16";
@@ -313,7 +321,7 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
   }
   QUIRE_TRY(const tensor::KVGeometry stored, geometry_of(engine, kv_dtype));
   const tensor::KVGeometry plain =
-      engine.model_config().kv_geometry(engine.bundle().kv_dtype, kBlockTokens);
+      engine.model_config().kv_geometry(engine.bundle().dtype, block_tokens_of(engine));
   const tensor::StateGeometry states = engine.model_config().state_geometry();
   constexpr auto kStep = static_cast<std::int32_t>(kSliceTokens);
   QUIRE_TRY(auto reference, OwnKV::create(plain, states, ids, kStep));
@@ -329,13 +337,15 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
         engine.thread().ask_status([&] { return comparison.compare_slice(first, count); }));
   }
   KVAccuracy accuracy = comparison.result();
-  const tensor::KVGeometry bfloat16 =
-      engine.model_config().kv_geometry(tensor::DType::kBFloat16, kBlockTokens);
+  const auto ratio_to = [&](tensor::DType dtype) {
+    const auto other = engine.model_config().kv_geometry(dtype, stored.block_tokens);
+    return static_cast<double>(other.block_bytes()) / static_cast<double>(stored.block_bytes());
+  };
   accuracy.kv_dtype = kv_dtype;
   accuracy.reference = tensor::dtype_name(plain.dtype);
   accuracy.bits_per_value = stored.bits_per_value();
-  accuracy.ratio_vs_bf16 =
-      static_cast<double>(bfloat16.block_bytes()) / static_cast<double>(stored.block_bytes());
+  accuracy.ratio_vs_bf16 = ratio_to(tensor::DType::kBFloat16);
+  accuracy.ratio_vs_fp32 = ratio_to(tensor::DType::kFloat32);
   return accuracy;
 }
 

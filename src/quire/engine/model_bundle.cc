@@ -300,6 +300,7 @@ Result<ModelBundle> open_preset(const kernels::KernelContext& context, std::stri
   ModelBundle bundle;
   bundle.decoder.emplace(std::move(decoder));
   bundle.text_error = "a preset has no tokenizer; pass token ids";
+  bundle.dtype = formats.compute;
   bundle.kv_dtype = formats.kv;
   bundle.kv_format = formats.stored;
   return bundle;
@@ -538,6 +539,7 @@ Result<ModelBundle> open_model(const kernels::KernelContext& context, const std:
     bundle.text_error = base::str_cat(
         path, " holds no ", is_gguf(path) ? "vocabulary" : "tokenizer.json or tokenizer.model");
   }
+  bundle.dtype = formats.compute;
   bundle.kv_dtype = formats.kv;
   bundle.kv_format = formats.stored;
   bundle.eos_token_ids = ends_of_text(source.config, bundle.text.get());

@@ -42,10 +42,11 @@ struct TextBundle {
                                                           const weights::ModelFiles& model_files);
 
 struct ModelBundle {
-  std::optional<model::Decoder> decoder;   // always there after open_model
-  std::shared_ptr<const TextBundle> text;  // null for presets and folders without tokenizer
-  std::string text_error;                  // why text is null
-  tensor::DType kv_dtype = tensor::DType::kBFloat16;  // that KV is computed in
+  std::optional<model::Decoder> decoder;           // always there after open_model
+  std::shared_ptr<const TextBundle> text;          // null for presets and folders without tokenizer
+  std::string text_error;                          // why text is null
+  tensor::DType dtype = tensor::DType::kBFloat16;  // type that the model computes in
+  tensor::DType kv_dtype = tensor::DType::kBFloat16;  // type that KV is computed in
   tensor::KVFormat kv_format = tensor::KVFormat::kPlain;
   // Returns what both are as a kv_dtype.
   [[nodiscard]] const char* kv_name() const { return tensor::kv_format_name(kv_format, kv_dtype); }

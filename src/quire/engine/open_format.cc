@@ -14,6 +14,16 @@
 
 namespace quire::engine {
 
+Status check_block_tokens(const tensor::KVGeometry& geometry) {
+  if (geometry.fits_format()) {
+    return {};
+  }
+  return {ErrorCode::kInvalidArgument,
+          base::str_cat("block_tokens is ", geometry.block_tokens, "; kv_dtype \"",
+                        tensor::kv_format_name(geometry.format, geometry.dtype),
+                        "\" takes multiples of ", tensor::kInt4RunTokens)};
+}
+
 Status add_open_format(kv_store::PagedPool& pool, kv::LedgerConfig& ledger,
                        std::int64_t open_blocks) {
   tensor::KVGeometry open = pool.geometry();

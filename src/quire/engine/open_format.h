@@ -11,6 +11,9 @@
 
 namespace quire::engine {
 
+// Returns kInvalidArgument where the format does not take blocks of so many tokens.
+[[nodiscard]] Status check_block_tokens(const tensor::KVGeometry& geometry);
+
 // Gives such a pool the plain format of open blocks, and the ledger slabs for them. Slabs for
 // `open_blocks` stay with the format, if they are at most a quarter of the pool.
 // kInvalidArgument for a pool that is too small.

@@ -5,15 +5,19 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <vector>
 
 #include "quire/engine/active_request.h"
 #include "quire/engine/running_step.h"
 #include "quire/engine/step_state.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/model/decoder.h"
 #include "quire/result.h"
 #include "quire/sched/types.h"
 #include "quire/tensor/kv_format.h"
+#include "quire/tensor/kv_geometry.h"
 
 namespace quire::engine {
 namespace {
@@ -25,6 +29,10 @@ std::size_t first_row(const RunningStep& running, std::size_t index) {
                          [](std::size_t sum, const sched::ScheduledRun& run) {
                            return sum + static_cast<std::size_t>(run.count);
                          });
+}
+
+std::span<const std::uint8_t>::iterator first_refused(std::span<const std::uint8_t> rows) {
+  return std::ranges::find_if(rows, [](std::uint8_t why) { return why != 0; });
 }
 
 }  // namespace
@@ -50,8 +58,19 @@ Status check_stored(Step& step, const sched::ScheduledRun& run, std::size_t inde
   }
   const auto rows =
       refused.subspan(first_row(step.now, index), static_cast<std::size_t>(run.count));
-  const auto found = std::ranges::find(rows, std::uint8_t{1});
-  return found == rows.end() ? Status() : model::kv_refused(run.first + (found - rows.begin()));
+  const auto found = first_refused(rows);
+  if (found == rows.end()) {
+    return {};
+  }
+  const std::vector<kv::RunView> parts = step.core.ledger.sequences().runs(run.sequence);
+  std::int64_t token = run.first + (found - rows.begin()) - (*found - 1);
+  if (step.now.requests[index]->request().kind != RequestKind::kPrefill) {
+    for (const kv::RunView& before : std::span(parts).first(parts.size() - 1)) {
+      token += before.num_tokens;  // a chunk alone counts its tokens from its own first one
+    }
+  }
+  const tensor::KVGeometry& geometry = step.core.paged_pool.geometry(parts.back().format);
+  return model::kv_refused(token, geometry.format, geometry.dtype);
 }
 
 std::int32_t usable_rows(Step& step, std::int32_t first_row, std::int32_t count) {
@@ -61,7 +80,7 @@ std::int32_t usable_rows(Step& step, std::int32_t first_row, std::int32_t count)
   }
   const auto rows =
       refused.subspan(static_cast<std::size_t>(first_row), static_cast<std::size_t>(count));
-  return static_cast<std::int32_t>(std::ranges::find(rows, std::uint8_t{1}) - rows.begin());
+  return static_cast<std::int32_t>(first_refused(rows) - rows.begin());
 }
 
 std::int32_t usable_assumed_rows(Step& step, const sched::ScheduledRun& run, std::size_t index) {

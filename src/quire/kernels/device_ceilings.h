@@ -9,6 +9,7 @@ namespace quire::kernels {
 struct DeviceCeilings {
   double read_bytes_per_second = 0;  // read bandwidth of its memory
   double flops_per_second = 0;       // bf16 products of near normal numbers, 8192 x 8192 x 8192
+  double e4m3_flops_per_second = 0;  // such products of 8-bit floats; 0: the device has none
   double to_device_bytes_per_second = 0;  // from pinned host memory
 };
 

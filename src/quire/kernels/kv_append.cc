@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "quire/base/check.h"
@@ -21,6 +23,8 @@
 namespace quire::kernels {
 namespace {
 
+constexpr std::int32_t kFp32Infinity = 0x7f800000;
+constexpr std::int16_t kBf16Infinity = 0x7f80;
 constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kElementsPerTask
 
 // One head of one token in fp32; values beyond the model's head size stay zero.
@@ -40,24 +44,46 @@ void ask_for(const PlainSlot<T>& address, int head_dim) {
   }
 }
 
-void store_f32(const PlainSlot<float>& address, const Head& k, const Head& v, int head_dim) {
+// Returns max |x| as bits, of which an infinity and a NaN have more than every number. `count` is a
+// multiple of 32. Lanes let the compiler take many numbers at a time.
+template <class Bits, class Number>
+Bits largest(const Number* x, int count) {
+  constexpr int kLanes = 32 / sizeof(Bits);
+  constexpr Bits kWithoutSign = std::numeric_limits<Bits>::max();
+  std::array<Bits, kLanes> most{};
+  for (int d = 0; d < count; d += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const auto i = static_cast<std::size_t>(lane);
+      const auto bits = static_cast<Bits>(std::bit_cast<Bits>(x[d + lane]) & kWithoutSign);
+      most[i] = most[i] < bits ? bits : most[i];
+    }
+  }
+  return std::ranges::max(most);
+}
+
+// Stores a head. Returns whether all of it are numbers; so does the next function, as rounded.
+bool store_f32(const PlainSlot<float>& address, const Head& k, const Head& v, int head_dim) {
   for (int d = 0; d < head_dim; ++d) {
     address.key(d) = k[static_cast<std::size_t>(d)];
     address.value(d) = v[static_cast<std::size_t>(d)];
   }
+  return largest<std::int32_t>(k.data(), head_dim) < kFp32Infinity &&
+         largest<std::int32_t>(v.data(), head_dim) < kFp32Infinity;
 }
 
-void store_bf16(const KernelTable& table, const PlainSlot<std::uint16_t>& address, const Head& k,
+bool store_bf16(const KernelTable& table, const PlainSlot<std::uint16_t>& address, const Head& k,
                 const Head& v, int head_dim) {
   std::array<std::uint16_t, kMaxHeadDim> rounded;  // NOLINT: filled by the next line
   table.round_bf16(k.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; d += 2) {  // a pair is a word of K
     std::memcpy(&address.key(d), rounded.data() + d, 2 * sizeof(std::uint16_t));
   }
+  const std::int16_t largest_key = largest<std::int16_t>(rounded.data(), head_dim);
   table.round_bf16(v.data(), head_dim, rounded.data());
   for (int d = 0; d < head_dim; ++d) {
     address.value(d) = rounded[static_cast<std::size_t>(d)];
   }
+  return std::max(largest_key, largest<std::int16_t>(rounded.data(), head_dim)) < kBf16Infinity;
 }
 
 // Loads one head of one token from the caller's rows, and rotates its key.
@@ -76,6 +102,12 @@ void load_head(const KernelContext& context, const KVAppendParams& params, std::
   std::copy_n(from_v, head_dim, v.data());
 }
 
+void refuse(const KVAppendParams& params, std::size_t token) {
+  if (!params.refused.empty() && params.refused[token] == 0) {
+    params.refused[token] = 1;
+  }
+}
+
 void append_int8_token(const KernelContext& context, const KVAppendParams& params,
                        const tensor::PagedKVView& view, std::int64_t token) {
   const auto stored_dim = static_cast<std::size_t>(view.head_dim);
@@ -84,9 +116,8 @@ void append_int8_token(const KernelContext& context, const KVAppendParams& param
   Head v = {};
   for (int head = 0; head < view.kv_heads; ++head) {
     load_head(context, params, token, head, k, v);
-    if (!store_int8(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim}) &&
-        !params.refused.empty()) {
-      params.refused[at] = 1;
+    if (!store_int8(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim})) {
+      refuse(params, at);
     }
     if (!params.errors.empty()) {
       add_errors(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim},
@@ -101,6 +132,7 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
   Head k = {};
   Head v = {};
   const bool fp32 = view.dtype == tensor::DType::kFloat32;
+  bool held = true;
   for (int head = 0; head < view.kv_heads; ++head) {
     const int next = std::min(head + 1, view.kv_heads - 1);
     if (fp32) {
@@ -109,11 +141,13 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
       ask_for(plain_slot<std::uint16_t>(view, next, slot), view.head_dim);
     }
     load_head(context, params, token, head, k, v);
-    if (fp32) {
-      store_f32(plain_slot<float>(view, head, slot), k, v, view.head_dim);
-    } else {
-      store_bf16(*context.table, plain_slot<std::uint16_t>(view, head, slot), k, v, view.head_dim);
-    }
+    const bool all = fp32 ? store_f32(plain_slot<float>(view, head, slot), k, v, view.head_dim)
+                          : store_bf16(*context.table, plain_slot<std::uint16_t>(view, head, slot),
+                                       k, v, view.head_dim);
+    held = held && all;
+  }
+  if (!held) {
+    refuse(params, static_cast<std::size_t>(token));
   }
 }
 

@@ -22,8 +22,8 @@ struct KVAppendParams {
   std::span<const tensor::KVSlot> slots;  // [T], distinct
   // [T] or empty: rows of k, v and the rotary table that the tokens are, which may come twice.
   std::span<const std::int32_t> rows = {};
-  // [T] or empty: set to 1 for a token whose K or V the format cannot hold (kv_codes.h), and left
-  // as it is for others. Zeros are stored for it.
+  // [T] or empty: a 0 becomes 1 for a token whose K or V the format cannot hold. Codes: kv_codes.h;
+  // they are zeros then. Plain numbers: NaN, an infinity, or a number that the type rounds to one.
   std::span<std::uint8_t> refused = {};
   // [T] or empty: int8 adds what storing a token's codes has changed.
   std::span<KVErrorSums> errors = {};

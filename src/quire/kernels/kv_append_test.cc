@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <span>
 #include <vector>
@@ -222,6 +224,46 @@ TEST(KVAppendDeath, SlotsOutsideTheCacheAreCaught) {
             {.k = k, .v = k, .k_stride = 32, .v_stride = 32, .head_dim = 32, .slots = {&slot, 1}},
             cache.view()),
         "slot outside");
+  }
+}
+
+// The oracle is IEEE: bfloat16 rounds what is at least 0x1.ffp127 to an infinity, and fp32 holds
+// it.
+TEST_P(KVAppendTest, PlainTokensThatTheirTypeCannotHoldAreFlaggedAlone) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const std::vector<float> in_turn = {1, std::numeric_limits<float>::quiet_NaN(),
+                                      2, -kInfinity,
+                                      3, kInfinity,
+                                      4, kLargest,
+                                      5, -0x1.ffp127F,
+                                      6, 0x1.fep127F};
+  constexpr int kHeadDim = 40, kHeads = 2, kWidth = kHeads * kHeadDim;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const bool key : {true, false}) {
+      const Cache cache(dtype, 4, 64, kHeads, 4);
+      std::vector<float> k = test::random_floats(std::ssize(in_turn) * kWidth, 1);
+      std::vector<float> v = test::random_floats(std::ssize(k), 2);
+      std::vector<tensor::KVSlot> slots;
+      std::vector<std::uint8_t> wanted;
+      for (std::size_t token = 0; token < in_turn.size(); ++token) {
+        (key ? k : v)[token * kWidth + kHeadDim + 7] = in_turn[token];  // of the second head
+        slots.push_back({static_cast<std::int32_t>(token / 4), static_cast<int>(token % 4)});
+        const float most = dtype == DType::kFloat32 ? kLargest : 0x1.fep127F;
+        wanted.push_back(std::abs(in_turn[token]) <= most ? 0 : 1);
+      }
+      std::vector<std::uint8_t> refused(slots.size(), 0);
+      kv_append(context(),
+                {.k = k,
+                 .v = v,
+                 .k_stride = kWidth,
+                 .v_stride = kWidth,
+                 .head_dim = kHeadDim,
+                 .slots = slots,
+                 .refused = refused},
+                cache.view());
+      EXPECT_EQ(refused, wanted) << tensor::dtype_name(dtype) << (key ? ", key" : ", value");
+    }
   }
 }
 

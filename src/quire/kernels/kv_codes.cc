@@ -27,15 +27,6 @@ constexpr float kLargestInt4 = 15.0F;
 constexpr std::size_t kMaxCodes = 256;
 constexpr int kInt8PerWord = 4;
 
-// max |x|, as bits: an infinity or a NaN is larger than every number.
-std::uint32_t largest_bits(std::span<const float> x) {
-  std::uint32_t largest = 0;
-  for (const float value : x) {
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
-  }
-  return largest;
-}
-
 // Returns the smallest fp16 number that is not below x >= 0; an infinity if there is none.
 std::uint16_t fp16_above(float x) {
   if (x <= 0) {
@@ -160,6 +151,14 @@ void read_int4(const TokenCodes& codes, ScaleAt scale, std::ptrdiff_t to_minimum
 }
 
 }  // namespace
+
+std::uint32_t largest_bits(std::span<const float> x) {
+  std::uint32_t largest = 0;
+  for (const float value : x) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
+  }
+  return largest;
+}
 
 bool encode_int8(std::span<const float> x, std::span<std::int8_t> codes, std::uint16_t& scale) {
   const std::uint32_t largest = largest_bits(x);

@@ -29,6 +29,9 @@ inline constexpr int kWordBytes = 4;     // of codes that lie together
 [[nodiscard]] bool encode_fp8(std::span<const float> x, std::span<std::uint8_t> codes,
                               float& scale);
 
+// Returns max |x| as bits: an infinity or a NaN is larger than every number.
+[[nodiscard]] std::uint32_t largest_bits(std::span<const float> x);
+
 // Says what the codes of a group stand for: code * scale + minimum. The product is exact in fp32.
 struct Int4Scale {
   std::uint16_t scale = 0, minimum = 0;  // fp16

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "quire/base/check.h"
@@ -60,7 +61,8 @@ class BlockSealer {
         k_(shape_),
         v_(shape_) {}
 
-  // Returns whether the format holds the block. Adds to `errors`, unless it is null.
+  // Returns whether the format holds the block; if not, refused_token() says whose numbers it does
+  // not hold. Adds to `errors`, unless it is null.
   bool seal(BlockPair blocks, KVErrorSums* errors) {
     for (int head = 0; head < to_.kv_heads; ++head) {
       load(head, blocks.from);
@@ -77,6 +79,8 @@ class BlockSealer {
     }
     return true;
   }
+
+  [[nodiscard]] int refused_token() const { return refused_token_; }
 
  private:
   std::span<std::byte> encoded(int head) {
@@ -105,9 +109,13 @@ class BlockSealer {
 
   bool encode_fp8_head(std::span<std::byte> scales) {
     std::array<float, 2> scale = {};
-    if (!encode_fp8(k_.numbers, k_.codes, scale[0]) ||
-        !encode_fp8(v_.numbers, v_.codes, scale[1])) {
-      return false;
+    for (const auto& [part, of] : {std::pair(&k_, &scale[0]), std::pair(&v_, &scale[1])}) {
+      if (!encode_fp8(part->numbers, part->codes, *of)) {
+        return refuse(0, shape_.tokens, [&](int token) {
+          return largest_bits(std::span(part->numbers)
+                                  .subspan(index(token, 0), static_cast<std::size_t>(shape_.dim)));
+        });
+      }
     }
     std::ranges::fill(scales, std::byte{0});
     std::memcpy(scales.data(), scale.data(), sizeof(scale));
@@ -136,7 +144,9 @@ class BlockSealer {
       }
       Int4Scale scale;
       if (!encode_int4(x, codes, scale)) {
-        return false;
+        return refuse(first, first + tensor::kInt4RunTokens, [&](int token) {
+          return largest_bits(std::span(k_.numbers).subspan(index(token, d), 1));
+        });
       }
       for (std::size_t i = 0; i < x.size(); ++i) {
         k_.codes[index(first, d) + i * static_cast<std::size_t>(shape_.dim)] = codes[i];
@@ -160,6 +170,7 @@ class BlockSealer {
         Int4Scale scale;
         if (!encode_int4(std::span(v_.numbers).subspan(at, size),
                          std::span(v_.codes).subspan(at, size), scale)) {
+          refused_token_ = first + token;
           return false;
         }
         std::memcpy(scales + std::ptrdiff_t{2} * token, &scale.scale, sizeof(scale.scale));
@@ -168,6 +179,16 @@ class BlockSealer {
       }
     }
     return true;
+  }
+
+  // Notes the token in [first, end) whose numbers are the largest, as bits. Returns false.
+  template <class Largest>
+  bool refuse(int first, int end, Largest largest) {
+    refused_token_ = first;
+    for (int token = first + 1; token < end; ++token) {
+      refused_token_ = largest(token) > largest(refused_token_) ? token : refused_token_;
+    }
+    return false;
   }
 
   [[nodiscard]] std::size_t index(int slot, int d) const {
@@ -221,6 +242,7 @@ class BlockSealer {
   std::size_t scales_at_, head_bytes_;
   std::vector<std::byte> encoded_;  // [heads][head_bytes_]
   HeadPart k_, v_;
+  int refused_token_ = 0;
 };
 
 // Stores one head of a token in a plain view. `T`: an element.
@@ -307,7 +329,8 @@ bool seal_blocks(const KernelContext& context, const SealParams& params,
                                      ? 1
                                      : 0;
                       if (held[at] == 0 && !params.refused.empty()) {
-                        params.refused[at] = 1;
+                        params.refused[at] =
+                            refusal_of(to.block_tokens - 1 - sealer.refused_token());
                       }
                     }
                   });

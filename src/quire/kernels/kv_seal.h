@@ -20,13 +20,19 @@ struct BlockPair {
 struct SealParams {
   std::span<const BlockPair> blocks;  // distinct `to`
   int head_dim = 0;                   // of the model: the last group of int4's V ends there
-  // [blocks] or empty: set to 1 for a block that the format cannot hold, and left as it is for
-  // others.
+  // [blocks] or empty: set to refusal_of() a token for a block that the format cannot hold on its
+  // account, and left as it is for others.
   std::span<std::uint8_t> refused = {};
   // [blocks] or empty: sealing adds what storing a block's codes has changed. A refused block adds
   // nothing.
   std::span<KVErrorSums> errors = {};
 };
+
+// Returns what `refused` says of a token that stands so many tokens before the end of its block:
+// one more. One more than 254 is 255, too.
+[[nodiscard]] constexpr std::uint8_t refusal_of(int tokens_before_end) {
+  return static_cast<std::uint8_t>(tokens_before_end < 254 ? tokens_before_end + 1 : 255);
+}
 
 // Seals blocks of `from`, of plain numbers or int8, in `to`, a view of fp8 or int4. Returns whether
 // all were held. A block whose numbers encode_fp8 or encode_int4 refuses is not: NaN, infinities,

@@ -177,7 +177,7 @@ void ChunkRegistry::finish(std::string_view id, const std::optional<KVError>& er
 
 void ChunkRegistry::give_up(std::string_view id) {
   const Chunk* const chunk = state_->lookup(id);
-  if (chunk != nullptr && !chunk->listed && chunk->pending.empty()) {
+  if (chunk != nullptr && !chunk->listed && chunk->pending.empty() && chunk->variants.empty()) {
     state_->forget(*chunk);
   }
 }

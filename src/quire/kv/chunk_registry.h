@@ -72,7 +72,8 @@ class ChunkRegistry {
   // Lists a chunk, whose registration has ended well, unless it is listed. Keeps the error of the
   // KV that was computed for it, unless one is known.
   void finish(std::string_view id, const std::optional<KVError>& error = {});
-  // Forgets a chunk that was begun, is not listed and computes nothing. No effect on other chunks.
+  // Forgets a chunk that was begun, is not listed and has no KV, now or soon. No effect on other
+  // chunks.
   void give_up(std::string_view id);
 
   // Registers an equal chunk again, which is a use and a hit. Its metadata gets the keys of

@@ -91,7 +91,7 @@ Status ChunkVariants::end(std::string_view id, const VariantKey& key,
   chunk->pending.erase(aside);
   if (segment) {
     state_->add_bytes(chunk->salt, state_->ledger.segments().num_bytes(*segment));
-  } else if (!chunk->listed && chunk->pending.empty()) {
+  } else if (!chunk->listed && chunk->pending.empty() && chunk->variants.empty()) {
     state_->forget(*chunk);
   }
   return ended;

@@ -230,11 +230,25 @@ bool recomputes_all(const CompositionSpec& spec, const ResolvedComposition& comp
          }) == end - first;
 }
 
+// Returns whether KV of a part is not what a plain prompt has, whose format is the pool's. Rows
+// that are computed again have that format, too.
+bool has_changed_kv(const CompositionSpec& spec, const ResolvedComposition& composition,
+                    const ModelShape& model) {
+  const bool anew = !spec.blend.layers && recomputes_all(spec, composition, model.layers);
+  const std::size_t systems = spec.system_chunk_id.empty() ? 0 : 1;
+  const auto stored = std::span(composition.parts).first(anew ? systems : composition.parts.size());
+  return std::ranges::any_of(stored,
+                             [&](const Part& part) { return model.changes_kv[part.format.value]; });
+}
+
 // Returns the grade of the result. Every token sees all before it when each context was computed
 // behind all chunks before it, at the distances of a plain prompt.
 ReuseGrade grade_of(const CompositionSpec& spec, const ResolvedComposition& composition,
                     const ModelShape& model) {
-  if (spec.mode == ReuseMode::kExact) {  // a plain prompt has one format, and one run
+  if (has_changed_kv(spec, composition, model)) {
+    return ReuseGrade::kApproximate;
+  }
+  if (spec.mode == ReuseMode::kExact) {  // a plain prompt is one run
     return composition.chained ? ReuseGrade::kEqualMath : ReuseGrade::kExact;
   }
   const bool maps_states = model.has_states && !composition.parts.empty();

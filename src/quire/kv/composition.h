@@ -2,6 +2,7 @@
 // of the chunks: what preview shows is what a run then does. Cost: O(parts), whatever their length.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -58,6 +59,8 @@ struct ModelShape {
   bool forgets = false;     // all layers have a sliding window; then only kExact has a meaning
   bool has_states = false;  // some layer carries a state, which parts change by their maps
   std::int32_t layers = 0;  // number of layers
+  // Formats of KV that hold it otherwise than the pool's own does, and not only rounded finer.
+  std::array<bool, kMaxFormats> changes_kv = {};
 };
 // Resolves a composition among the chunks that `find` finds. kInvalidComposition for wrong kinds,
 // numbers or positions, kNotFound for unknown chunks, kIncompatible when the mode has no meaning.

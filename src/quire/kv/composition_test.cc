@@ -290,5 +290,31 @@ TEST_F(CompositionTest, InModeExactCodedChunksMakeAChainAndOthersAPlainPrompt) {
   EXPECT_TRUE(is_chained(anew.parts[1].key)) << "what was converted is no part of it";
 }
 
+// The definition of the grades is the oracle: a plain prompt has the pool's own format.
+TEST_F(CompositionTest, KVThatAFormatChangesIsApproximateUnlessItIsComputedAgain) {
+  Chunk coded = *registry.find(id_of('c'));
+  coded.format = FormatId{1};
+  coded.variants.clear();
+  const auto find = [&](const std::string& id) -> Result<const Chunk*> {
+    return id == coded.id ? &coded : registry.find(id);
+  };
+  const ModelShape finer{}, coarser{.changes_kv = {false, true}};
+  CompositionSpec all = spec("c");
+  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kExact}) {
+    all.mode = mode;
+    EXPECT_EQ(resolve(find, all, finer)->grade, ReuseGrade::kEqualMath) << reuse_mode_name(mode);
+    EXPECT_EQ(resolve(find, all, coarser)->grade, ReuseGrade::kApproximate)
+        << reuse_mode_name(mode);
+  }
+  all.mode = ReuseMode::kBlend;
+  all.blend = {.selector = Selector::kAll, .share = 1};
+  EXPECT_EQ(resolve(find, all, coarser)->grade, ReuseGrade::kEqualMath) << "in the pool's format";
+  all.blend = {.selector = Selector::kNone};
+  EXPECT_EQ(resolve(find, all, coarser)->grade, ReuseGrade::kApproximate);
+  CompositionSpec others = spec("b");
+  others.mode = ReuseMode::kExact;
+  EXPECT_EQ(resolve(find, others, coarser)->grade, ReuseGrade::kExact) << "no part has the format";
+}
+
 }  // namespace
 }  // namespace quire::kv

@@ -37,7 +37,6 @@
 #include "quire/model/step_plans.h"
 #include "quire/model/step_rows.h"
 #include "quire/result.h"
-#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 
@@ -103,7 +102,7 @@ struct CpuBackend final : DecoderBackend {
     return {};
   }
   [[nodiscard]] std::span<const std::uint8_t> last_refused() const override {
-    const bool any = std::ranges::find(refused, std::uint8_t{1}) != refused.end();
+    const bool any = std::ranges::any_of(refused, [](std::uint8_t why) { return why != 0; });
     return any ? std::span<const std::uint8_t>(refused) : std::span<const std::uint8_t>();
   }
   [[nodiscard]] ForwardTiming last_timing() const override { return timing; }
@@ -542,13 +541,7 @@ Result<std::span<float>> CpuBackend::forward(const ForwardBatch& batch,
   timing = {};
   Stopwatch watch;
   plans.prepare(batch, kv.front().block_tokens, probe, timing, watch);
-  const std::span<const std::uint8_t> formats = batch.slot_formats;
-  const auto num_layers = static_cast<std::size_t>(config.kv_layers());
-  const bool may_refuse = kv.front().format != tensor::KVFormat::kPlain || !batch.seals.empty() ||
-                          std::ranges::any_of(formats, [&](std::uint8_t format) {
-                            return kv[format * num_layers].format != tensor::KVFormat::kPlain;
-                          });
-  refused.assign(may_refuse ? batch.token_ids.size() : 0, 0);
+  refused.assign(batch.token_ids.size(), 0);
 
   state_layers.begin(batch);
   std::span<float> x = rows_before_layers(batch);

@@ -30,6 +30,8 @@
 #include "quire/model/state_maps.h"
 #include "quire/model/weight_packer.h"
 #include "quire/result.h"
+#include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/types.h"
 #include "quire/weights/model_files.h"
@@ -57,6 +59,36 @@ bool states_fit(const ForwardBatch& batch) {
     }
   }
   return rows == std::ssize(batch.token_ids);
+}
+
+// Returns the format that a row's KV is stored in: that of the block which it fills, if it does.
+std::uint8_t stored_as(const ForwardBatch& batch, std::int32_t row) {
+  const auto seal = std::ranges::find(batch.seals, row, &BlockSeal::last_row);
+  if (seal != batch.seals.end()) {
+    return seal->to_format;
+  }
+  return batch.slot_formats.empty() ? 0 : batch.slot_formats[static_cast<std::size_t>(row)];
+}
+
+// Says what a format cannot hold, and what to do. fp16 ends at 65504: so does a minimum of int4,
+// its scale at 15 times that, and int8's at 127 times.
+const char* beyond(tensor::KVFormat format, tensor::DType dtype) {
+  switch (format) {
+    case tensor::KVFormat::kPlain:
+      break;
+    case tensor::KVFormat::kInt8:
+      return "a NaN, an infinity or a number beyond 8.3e6, which its fp16 scale ends at; use "
+             "kv_dtype \"bfloat16\" for large numbers";
+    case tensor::KVFormat::kFp8:
+      return "a NaN, an infinity or a number of 3.4e38, which its fp32 scale ends at; use kv_dtype "
+             "\"bfloat16\", or look into the model's weights";
+    case tensor::KVFormat::kInt4:
+      return "a NaN, an infinity, a number below -65504 or numbers over 9.8e5 apart in one group, "
+             "which its fp16 minimum and scale end at; use kv_dtype \"bfloat16\" for large numbers";
+  }
+  return dtype == tensor::DType::kFloat32
+             ? "a NaN or an infinity; look into the model's weights"
+             : "a NaN or an infinity; look into the model's weights, or use dtype \"float32\"";
 }
 
 // Bytes of packed weights that are hashed at once; threads share the pieces.
@@ -209,7 +241,11 @@ Result<std::span<float>> Decoder::forward(const ForwardBatch& batch,
   const std::span<const std::uint8_t> refused = last_refused();
   for (std::size_t row = 0; row < refused.size(); ++row) {
     if (refused[row] != 0) {
-      return kv_refused(batch.positions[row]);
+      const std::uint8_t format = stored_as(batch, static_cast<std::int32_t>(row));
+      const tensor::PagedKVView& view =
+          kv[format * static_cast<std::size_t>(impl_->config.kv_layers())];
+      return kv_refused(std::int64_t{batch.positions[row]} - (refused[row] - 1), view.format,
+                        view.dtype);
     }
   }
   return logits;
@@ -219,11 +255,11 @@ std::span<const std::uint8_t> Decoder::last_refused() const {
   return impl_->backend->last_refused();
 }
 
-Error kv_refused(std::int64_t token) {
+Error kv_refused(std::int64_t token, tensor::KVFormat format, tensor::DType dtype) {
   return {ErrorCode::kUnsupported,
-          base::str_cat("kv_dtype \"int8\" cannot hold the keys or values of token ", token,
-                        ": they have a NaN, an infinity or a number above 8.3e6, beyond an fp16 "
-                        "scale; load the model with kv_dtype \"bfloat16\"")};
+          base::str_cat("kv_dtype \"", tensor::kv_format_name(format, dtype),
+                        "\" cannot hold the keys or values of token ", token, ": they have ",
+                        beyond(format, dtype))};
 }
 
 Status Decoder::apply_maps(std::span<const std::byte> packed, bool is_first,

@@ -26,6 +26,7 @@
 #include "quire/model/pack_options.h"  // IWYU pragma: export
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/kv_format.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/weights/model_files.h"
 
@@ -107,8 +108,10 @@ class Decoder {
   // or behind the size of the vocabulary, mean nothing.
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
-  // Returns 1 for each row of the last await whose keys or values the format of KV cannot hold, and
-  // 0 for others. Returns nothing where it holds those of all. KV of such a row means nothing.
+  // Returns, for each row of the last await, 0 where the format of KV holds what the row stored,
+  // else n where it does not hold keys or values of the token n - 1 before the row's. A row that
+  // fills a block stores all of it. Returns nothing where all is held. Plain numbers are watched on
+  // the CPU alone. KV of such a row means nothing.
   [[nodiscard]] std::span<const std::uint8_t> last_refused() const;
 
   // Makes `state` the one behind a chunk, by its packed maps (state_maps.h). On the CPU alone.
@@ -134,7 +137,8 @@ class Decoder {
   std::unique_ptr<Impl> impl_;
 };
 
-// Returns the error of a token whose keys or values the format of KV cannot hold.
-[[nodiscard]] Error kv_refused(std::int64_t token);
+// Returns the error of a token whose keys or values a format of KV cannot hold. `dtype` is the type
+// that they are computed in.
+[[nodiscard]] Error kv_refused(std::int64_t token, tensor::KVFormat format, tensor::DType dtype);
 
 }  // namespace quire::model

@@ -68,8 +68,8 @@ void KVWriter::seal(const kernels::KernelContext& context, const ForwardBatch& b
       {.blocks = pairs_, .head_dim = rows.head_dim, .refused = refused_, .errors = errors_},
       views[formats.from], views[formats.to]);
   for (std::size_t i = 0; i < last_rows_.size(); ++i) {
-    if (!held && refused_[i] != 0) {
-      rows.refused[last_rows_[i]] = 1;
+    if (!held && rows.refused[last_rows_[i]] == 0) {
+      rows.refused[last_rows_[i]] = refused_[i];
     }
     if (!errors_.empty()) {
       rows.errors[last_rows_[i]].add(errors_[i]);

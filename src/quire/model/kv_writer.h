@@ -21,8 +21,9 @@ class KVWriter {
   // Stores the rows of one layer and their copies, on the CPU. `rows` has keys, values and what a
   // token adds to `refused` and `errors`; the batch has the slots and formats. Blocks that become
   // full are stored in their format then, with all rows that they have. A block that its format
-  // cannot hold sets `refused` of the row that fills it. Precondition: `views` has a view of each
-  // format that the batch names, and with seals `refused` has an element for each row.
+  // cannot hold sets `refused` of the row that fills it, to refusal_of() the token (kv_seal.h).
+  // Precondition: `views` has a view of each format that the batch names, and `refused` has an
+  // element for each row.
   void store(const kernels::KernelContext& context, const ForwardBatch& batch,
              std::span<const tensor::PagedKVView> views, kernels::KVAppendParams rows);
 

@@ -78,10 +78,10 @@ struct KVGeometry {
   [[nodiscard]] std::int64_t head_block_bytes() const {
     return scale_offset() + kv_scales_bytes(format, stored_head_dim(), stored_block_tokens());
   }
-  // Returns the bits that a value takes, scales included.
+  // Returns the bits that a value of the model takes, with scales and with what pads its head and
+  // its block.
   [[nodiscard]] double bits_per_value() const {
-    return 8.0 * static_cast<double>(head_block_bytes()) /
-           (2.0 * stored_head_dim() * stored_block_tokens());
+    return 8.0 * static_cast<double>(head_block_bytes()) / (2.0 * head_dim * block_tokens);
   }
   // Returns the bytes of one block over all layers and heads: the unit of kv_budget.
   [[nodiscard]] std::int64_t block_bytes() const {

@@ -63,6 +63,7 @@ TEST(KVGeometry, Fp8HasTwoScalesInALineOfTheirOwn) {
   EXPECT_EQ(geometry.bits_per_value(), 8.125);
   geometry.block_tokens = 5;
   EXPECT_EQ(geometry.stored_block_tokens(), 8);
+  EXPECT_EQ(geometry.bits_per_value(), 8.0 * (2 * 64 * 8 + 64) / (2 * 64 * 5)) << "padding counts";
   EXPECT_TRUE(geometry.fits_format());
   EXPECT_STREQ(kv_format_name(geometry.format, geometry.dtype), "fp8");
 }
@@ -77,6 +78,8 @@ TEST(KVGeometry, Int4TakesFiveBitsInBlocksOfWholeRuns) {
                          .format = KVFormat::kInt4};
   for (const int block_tokens : {32, 64, 256}) {
     geometry.block_tokens = block_tokens;
+    geometry.head_dim = 48;  // stored as 64
+    EXPECT_EQ(geometry.bits_per_value(), 5.0 * 64 / 48);
     for (const int head_dim : {64, 128, 96, 256}) {
       geometry.head_dim = head_dim;
       EXPECT_EQ(geometry.v_offset(), head_dim * block_tokens / 2);

@@ -3,7 +3,9 @@
 
 #include <cublasLt.h>
 
+#include <cstddef>
 #include <memory>
+#include <type_traits>
 
 #include "quire/result.h"
 
@@ -35,6 +37,13 @@ class CublasLt {
   explicit CublasLt(void* library) : library_(library) {}
   void* library_;
 };
+
+// A descriptor of cuBLASLt and how it goes.
+template <class T>
+using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
+
+// Bytes of workspace that NVIDIA advises for Hopper.
+inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
 // Returns Ok, or kDevice with a message such as "cublasLtMatmul failed: status 7".
 [[nodiscard]] Status to_status(cublasStatus_t status, const char* call);

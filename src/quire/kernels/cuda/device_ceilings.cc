@@ -12,10 +12,12 @@
 #include "quire/device/cuda/cuda_stream.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/kernels/cuda/e4m3_ceiling.h"
 #include "quire/kernels/cuda/matmul.h"
 #include "quire/kernels/cuda/read_all.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
+#include "quire/tensor/float8.h"
 
 namespace quire::kernels {
 namespace {
@@ -25,6 +27,7 @@ using device::cuda::DeviceContext;
 using device::cuda::Event;
 
 constexpr int kRounds = 11;
+constexpr std::int64_t kSize = 8192;  // of the factors of a product
 
 // Returns the median seconds of one round of `work` on the compute stream.
 Result<double> median_seconds(DeviceContext& device, const std::function<Status()>& work) {
@@ -61,12 +64,54 @@ std::vector<std::uint16_t> normal_values(std::size_t count) {
   return values;
 }
 
+// Returns the FLOP/s of products of bf16.
+Result<double> bf16_rate(DeviceContext& device) {
+  QUIRE_TRY(auto matmul, cuda::MatMul::create(device, false));
+  QUIRE_TRY(const auto x,
+            DeviceBuffer<std::uint16_t>::make(device.device_pool(), std::size_t{kSize * kSize}));
+  QUIRE_TRY(const auto weights,
+            DeviceBuffer<std::uint16_t>::make(device.device_pool(), std::size_t{kSize * kSize}));
+  QUIRE_TRY(const auto out,
+            DeviceBuffer<float>::make(device.device_pool(), std::size_t{kSize * kSize}));
+  const std::vector<std::uint16_t> values = normal_values(std::size_t{kSize * kSize});
+  for (const auto* buffer : {&x, &weights}) {
+    QUIRE_TRY_STATUS(device::cuda::copy_async(buffer->data(), values.data(),
+                                              values.size() * sizeof(std::uint16_t),
+                                              device.compute_stream().get()));
+  }
+  QUIRE_TRY(const double seconds, median_seconds(device, [&] {
+              return matmul.run({.x = x.data(),
+                                 .weights = weights.data(),
+                                 .out = out.data(),
+                                 .rows = kSize,
+                                 .outputs = kSize,
+                                 .inputs = kSize});
+            }));
+  return 2.0 * kSize * kSize * kSize / seconds;
+}
+
+// Returns the FLOP/s of products of e4m3. kDevice where the device has none.
+Result<double> e4m3_rate(DeviceContext& device) {
+  constexpr auto kCount = std::size_t{kSize * kSize};
+  QUIRE_TRY(const auto codes, DeviceBuffer<std::uint8_t>::make(device.device_pool(), kCount));
+  QUIRE_TRY(const auto out, DeviceBuffer<std::uint16_t>::make(device.device_pool(), kCount));
+  std::vector<std::uint8_t> values;
+  values.reserve(kCount);
+  for (const std::uint16_t number : normal_values(kCount)) {
+    values.push_back(tensor::float_to_e4m3(tensor::bf16_to_float(number)));
+  }
+  QUIRE_TRY_STATUS(device::cuda::copy_async(codes.data(), values.data(), values.size(),
+                                            device.compute_stream().get()));
+  QUIRE_TRY(const auto products, cuda::E4m3Products::make(device, codes.data(), out.data(), kSize));
+  QUIRE_TRY(const double seconds, median_seconds(device, [&] { return products.run(); }));
+  return 2.0 * kSize * kSize * kSize / seconds;
+}
+
 }  // namespace
 
 Result<DeviceCeilings> measure_device_ceilings(device::Accelerator& accelerator) {
   constexpr std::size_t kReadBytes = std::size_t{1} << 30;
   constexpr std::size_t kCopyBytes = std::size_t{256} << 20;
-  constexpr std::int64_t kSize = 8192;
   DeviceContext& device = accelerator.context();
   QUIRE_TRY_STATUS(device.make_current());
   CUstream_st* const stream = device.compute_stream().get();
@@ -89,27 +134,9 @@ Result<DeviceCeilings> measure_device_ceilings(device::Accelerator& accelerator)
               }));
     ceilings.to_device_bytes_per_second = static_cast<double>(kCopyBytes) / seconds;
   }
-  QUIRE_TRY(auto matmul, cuda::MatMul::create(device, false));
-  QUIRE_TRY(const auto x,
-            DeviceBuffer<std::uint16_t>::make(device.device_pool(), std::size_t{kSize * kSize}));
-  QUIRE_TRY(const auto weights,
-            DeviceBuffer<std::uint16_t>::make(device.device_pool(), std::size_t{kSize * kSize}));
-  QUIRE_TRY(const auto out,
-            DeviceBuffer<float>::make(device.device_pool(), std::size_t{kSize * kSize}));
-  const std::vector<std::uint16_t> values = normal_values(std::size_t{kSize * kSize});
-  for (const auto* buffer : {&x, &weights}) {
-    QUIRE_TRY_STATUS(device::cuda::copy_async(buffer->data(), values.data(),
-                                              values.size() * sizeof(std::uint16_t), stream));
-  }
-  QUIRE_TRY(const double seconds, median_seconds(device, [&] {
-              return matmul.run({.x = x.data(),
-                                 .weights = weights.data(),
-                                 .out = out.data(),
-                                 .rows = kSize,
-                                 .outputs = kSize,
-                                 .inputs = kSize});
-            }));
-  ceilings.flops_per_second = 2.0 * kSize * kSize * kSize / seconds;
+  QUIRE_TRY(ceilings.flops_per_second, bf16_rate(device));
+  const Result<double> e4m3 = e4m3_rate(device);
+  ceilings.e4m3_flops_per_second = e4m3.ok() ? *e4m3 : 0;
   return ceilings;
 }
 

@@ -198,7 +198,7 @@ void SealOnGpu::expect_bits_of_the_cpu(DType dtype, KVFormat format, int head_di
   const auto head_bytes = static_cast<std::size_t>(coded.head_block_bytes());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const std::string what = "block " + std::to_string(i);
-    EXPECT_EQ(got_refused[2 * i], want_refused[i]) << what;
+    EXPECT_EQ(got_refused[2 * i] != 0, want_refused[i] != 0) << what;
     if (want_refused[i] != 0) {
       continue;
     }

@@ -13,7 +13,6 @@
 #include <memory>
 #include <random>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,9 +31,7 @@
 namespace quire::kernels::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32}
-                                        << 20;  // workspace that NVIDIA advises for Hopper
-constexpr std::int64_t kManyRows = 512;         // for which the row-invariant algorithm is chosen
+constexpr std::int64_t kManyRows = 512;   // for which the row-invariant algorithm is chosen
 constexpr std::int64_t kFewRows = 256;    // up to which others are tried that give the same bits
 constexpr std::int64_t kTrialRows = 8;    // rows whose bits are compared
 constexpr int kTrials = 16;               // algorithms
@@ -44,10 +41,6 @@ constexpr std::size_t kMostPlans = 1024;  // some hundreds of bytes each
 std::int64_t out_stride(const Product& call) {
   return call.out_stride == 0 ? call.outputs : call.out_stride;
 }
-
-// A descriptor of cuBLASLt and how it goes.
-template <class T>
-using Owned = std::unique_ptr<std::remove_pointer_t<T>, cublasStatus_t (*)(T)>;
 
 }  // namespace
 
