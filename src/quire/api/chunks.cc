@@ -75,7 +75,9 @@ bool is_independent(const CompositionSpec& spec) {
 // Returns the run of a choice. `run` has what all choices of its composition share.
 chunks::ComposedRun run_of(const Choice& choice, chunks::ComposedRun run) {
   run.params = &choice.params;
-  run.streaming = choice.leads;
+  run.streaming = choice.followers > 0;
+  run.followers = choice.followers;
+  run.follows = choice.index > 0;
   run.options.explain = run.options.explain && choice.index == 0;
   return run;
 }

@@ -55,43 +55,52 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
 }
 
 Status RequestTable::enqueue(std::vector<NewRequest> requests,
+// Returns what the scheduler gets of a request, whose session is known from now on.
+sched::Request RequestTable::scheduled_of(const NewRequest& request, RequestId id) {
+  const std::optional<SeqId> sequence =
+      request.composed ? std::optional(request.composed->sequence) : std::nullopt;
+  const kv::SessionRef session = sessions_.named(request.session, request.salt);
+  if (sequence) {
+    core_.ledger.cache().assign(*sequence, session);
+  }
+  sched::Request scheduled{.id = id,
+                           .prompt = request.prompt,
+                           .sequence = sequence,
+                           .max_new_tokens = request.params.max_tokens,
+                           .reuse = request.reuse,
+                           .session = session,
+                           .salt = options_.salt_of(request.salt),
+                           .followers = request.followers,
+                           .priority = request.urgency.priority,
+                           .tenant = request.urgency.tenant.empty() ? options_.salt_of(request.salt)
+                                                                    : request.urgency.tenant,
+                           .submitted = request.submitted,
+                           .marks = request.marks,
+                           .behind_window = request.behind_window};
+  const std::vector<kv::PointMark> turns = core_.turns.marks(request.prompt);
+  scheduled.marks.insert(scheduled.marks.end(), turns.begin(), turns.end());
+  return scheduled;
+}
+
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
   const std::uint64_t first_draw = next_draw_;
   const std::optional<std::int32_t> most_waiting = options_.scheduling.max_waiting;
   std::int64_t bytes = 0;
+  std::int64_t added = 0;  // for the queue, with requests that follow
   channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
-    const std::optional<SeqId> sequence =
-        request.composed ? std::optional(request.composed->sequence) : std::nullopt;
-    const kv::SessionRef session = sessions_.named(request.session, request.salt);
-    if (sequence) {
-      core_.ledger.cache().assign(*sequence, session);
-    }
-    sched::Request scheduled{.id = id,
-                             .prompt = request.prompt,
-                             .sequence = sequence,
-                             .max_new_tokens = request.params.max_tokens,
-                             .reuse = request.reuse,
-                             .session = session,
-                             .salt = options_.salt_of(request.salt),
-                             .priority = request.urgency.priority,
-                             .tenant = request.urgency.tenant.empty()
-                                           ? options_.salt_of(request.salt)
-                                           : request.urgency.tenant,
-                             .submitted = request.submitted,
-                             .marks = request.marks,
-                             .behind_window = request.behind_window};
-    const std::vector<kv::PointMark> turns = core_.turns.marks(request.prompt);
-    scheduled.marks.insert(scheduled.marks.end(), turns.begin(), turns.end());
+    const sched::Request scheduled = scheduled_of(request, id);
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;
       channels.clear();
       return status;
     }
-    bytes += most_waiting ? kv_bytes(core_, request) : 0;
+    const std::int64_t more = request.follows ? 0 : std::int64_t{1} + request.followers;
+    added += more;
+    bytes += most_waiting ? more * kv_bytes(core_, request) : 0;
     if (const auto deadline = request.urgency.deadline) {
       deadlines_.emplace(*deadline, id.value);
     }
@@ -104,12 +113,12 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     active_.emplace(id.value, std::move(active));
   }
   Status status =
-      most_waiting ? check_queue(core_, *most_waiting, std::ssize(requests), bytes) : Status();
+      most_waiting && added > 0 ? check_queue(core_, *most_waiting, added, bytes) : Status();
   if (!status.ok()) {
     withdraw(first, {});
     next_draw_ = first_draw;
     channels.clear();
-    core_.counters.requests_refused += std::ssize(requests);
+    core_.counters.requests_refused += added;
     refresh_stats();
     return status;
   }

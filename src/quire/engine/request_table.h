@@ -24,6 +24,7 @@
 #include "quire/engine/stats_snapshot.h"
 #include "quire/options.h"
 #include "quire/result.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -79,6 +80,9 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
+  [[nodiscard]] sched::Request scheduled_of(const NewRequest& request, RequestId id);
+  // Tells that a request is over, before stats() shows it.
+  void tell_end(RequestId id) const;
   void refresh_stats() {
     stats_.refresh(core_, waiting_since());
     stats_.measure(core_.counters);

@@ -323,9 +323,11 @@ std::int32_t Scheduler::num_waiting() const {
 }
 
 std::int32_t Scheduler::num_new() const {
-  return static_cast<std::int32_t>(std::ranges::count_if(
-      impl_->state.waiting,
-      [](const QueuedRequest* queued) { return queued->progress.preemptions == 0; }));
+  std::int32_t count = 0;
+  for (const QueuedRequest* queued : impl_->state.waiting) {
+    count += queued->progress.preemptions == 0 ? 1 + queued->request.followers : 0;
+  }
+  return count;
 }
 
 std::int32_t Scheduler::num_without_room() const { return count_without_room(impl_->state); }

@@ -79,7 +79,7 @@ class Scheduler {
   // Returns the counters of a request; zeros if it is unknown.
   [[nodiscard]] RequestProgress progress(RequestId id) const;
   [[nodiscard]] std::int32_t num_waiting() const;
-  // Returns how many of these were never admitted. Cost: O(waiting).
+  // Returns how many of these were never admitted, with their followers. Cost: O(waiting).
   [[nodiscard]] std::int32_t num_new() const;
   // Returns how many of those lack blocks or a place, rather than rows of the next step. Cost: as
   // plan().
