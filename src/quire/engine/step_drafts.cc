@@ -67,15 +67,17 @@ std::int32_t stem_of(const drafts::Guess& guess) {
   return branches.empty() ? 0 : branches.front().count;
 }
 
-// Cuts a guess at what is no token of the model, and at the sizes that were asked for.
-void cut_guess(const drafts::DraftQuery& query, std::int32_t vocab) {
+// Cuts a guess at what is no token of the model, and at the sizes that were asked for. A width of 1
+// takes the stem alone.
+void cut_guess(const drafts::DraftQuery& query, std::int32_t width, std::int32_t vocab) {
   drafts::Guess& guess = *query.draft;
   const auto bad =
       std::ranges::find_if(guess.tokens, [vocab](TokenId id) { return id < 0 || id >= vocab; });
   const std::ptrdiff_t most = guess.parents.empty() ? query.most : query.most_in_tree;
   drafts::cut(guess, static_cast<std::size_t>(std::min(bad - guess.tokens.begin(), most)));
-  if (stem_of(guess) > query.most) {
-    drafts::cut(guess, static_cast<std::size_t>(query.most));
+  const std::int32_t stem = stem_of(guess);
+  if (stem > query.most || width == 1) {
+    drafts::cut(guess, static_cast<std::size_t>(std::min(stem, query.most)));
   }
 }
 
@@ -192,7 +194,7 @@ void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
                  budget.seconds_of(plain, std::int64_t{choice.trials} * plain.width));
   }
   for (const drafts::DraftQuery& query : speculation.queries) {
-    cut_guess(query, step.core.decoder().config().vocab_size);
+    cut_guess(query, plain.width, step.core.decoder().config().vocab_size);
   }
 }
 

@@ -71,6 +71,9 @@ class RunningFinder {
 RoomNeed less(const RoomNeed& all, const RoomNeed& part) {
   return {.own = all.own - part.own, .open = all.open - part.open};
 }
+// Returns whether rows stand in blocks that are there.
+bool needs_nothing(const RoomNeed& need) { return need.own <= 0 && need.open <= 0; }
+
 
 }  // namespace
 
@@ -81,7 +84,7 @@ std::int64_t assume_rows(const SchedulerState& state, std::span<const std::int32
   }
   QUIRE_CHECK(wanted.size() == plan.runs.size(), "assumed rows for other runs than those planned");
   std::int64_t rows = rows_left(state, plan);
-  RoomLeft room(*state.ledger);
+  RoomLeft room = RoomLeft::of_free_blocks(*state.ledger);
   RunningFinder finder(state.running);
   for (const PlannedRun& run : plan.runs) {
     room.take(room.need_of(finder.find(run.request).running_sequence(), run.count));
@@ -97,7 +100,8 @@ std::int64_t assume_rows(const SchedulerState& state, std::span<const std::int32
     std::int32_t count = std::min(wanted[i], most_assumed(state, queued, run));
     count = static_cast<std::int32_t>(std::min<std::int64_t>(count, rows));
     const auto more = [&] { return less(room.need_of(sequence, run.count + count), certain); };
-    while (count > 0 && !room.fits(more())) {
+    const auto fits = [&] { return needs_nothing(more()) || room.fits(more()); };
+    while (count > 0 && !fits()) {
       --count;
     }
     if (count > 0) {
