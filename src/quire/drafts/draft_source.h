@@ -47,6 +47,11 @@ class DraftSource {
   virtual void propose(std::span<const DraftQuery> queries) = 0;
   // Returns the seconds that a request's first guess takes beside those of any guess: a draft model
   // computes the prompt then. 0: none, or nothing is known of them.
+  // Sets how long the next propose() may compute prompts. Infinite: as long as it takes. A prompt
+  // that takes longer goes on with the next call, and has no guess until then.
+  virtual void set_prompt_seconds(double /*seconds*/) {}
+  // Returns the seconds in which the last propose() has computed prompts.
+  [[nodiscard]] virtual double prompt_seconds() const { return 0; }
   [[nodiscard]] virtual double seconds_to_begin(const DraftQuery& /*query*/) const { return 0; }
   // Hears that a request has ended, however it did.
   virtual void forget(RequestId /*request*/) {}

@@ -186,8 +186,10 @@ void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
   const std::int64_t asked = std::ssize(speculation.queries);
   drafts::DraftBudget& budget = speculation.budget();
   const bool warm = step.core.counters.speculative_steps >= kColdSteps;
+  speculation.source().set_prompt_seconds(step.core.scheduler.seconds_left(step.plan));
   if (warm && !choice.begins) {
     budget.note_answer(asked, levels, speculation.asking_seconds);
+  speculation.prompt_seconds = speculation.source().prompt_seconds();
   }
   if (choice.trials > 0) {
     budget.spend(speculation.asking_seconds * choice.trials / static_cast<double>(asked) +
@@ -233,6 +235,7 @@ void draft_tokens(Step& step) {
   Choice choice;
   if (speculation.options().adapt) {
     choice = choose_queries(step, plain);
+  speculation.prompt_seconds = 0;
   }
   if (!speculation.queries.empty()) {
     ask(step, plain, choice);

@@ -22,6 +22,9 @@ namespace quire::sched {
 [[nodiscard]] std::int64_t assume_rows(const SchedulerState& state,
                                        std::span<const std::int32_t> wanted, StepPlan& plan);
 
+// Returns the seconds that the plan leaves over of the bound on a step. Infinite without a bound.
+[[nodiscard]] double seconds_left(const SchedulerState& state, const StepPlan& plan);
+
 // Books a run of a request. `sampled` are the tokens behind its certain rows, in order: all but the
 // last were assumed, and have KV. Gives back the room that wrong tokens took.
 void book(SchedulerState& state, const QueuedRequest& queued, const ScheduledRun& run,

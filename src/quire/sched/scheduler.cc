@@ -301,6 +301,10 @@ std::int64_t Scheduler::assume(StepPlan& plan, std::span<const std::int32_t> wan
   return assume_rows(impl_->state, wanted, plan);
 }
 
+double Scheduler::seconds_left(const StepPlan& plan) const {
+  return sched::seconds_left(impl_->state, plan);
+}
+
 void Scheduler::complete(const ScheduledRun& run, std::span<const TokenId> sampled) {
   if (QueuedRequest* queued = impl_->find(run.request)) {
     book(impl_->state, *queued, run, sampled);

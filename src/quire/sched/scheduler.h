@@ -67,6 +67,9 @@ class Scheduler {
   // are left. Cost: O(running).
   [[nodiscard]] std::int64_t assume(StepPlan& plan, std::span<const std::int32_t> wanted) const;
 
+  // Returns the seconds that a plan leaves over of the bound on a step. Infinite without a bound.
+  [[nodiscard]] double seconds_left(const StepPlan& plan) const;
+
   // Books a run after the forward pass: its KV is stored, and `sampled` is appended if run.samples.
   // All but the last of these were assumed. Ignores a request that was finished since the commit.
   void complete(const ScheduledRun& run, std::span<const TokenId> sampled);
