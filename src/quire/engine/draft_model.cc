@@ -146,8 +146,7 @@ double DraftModel::seconds_to_begin(const drafts::DraftQuery& query) const {
   } else {
     const auto [found, is_new] = findable_.try_emplace(query.request.value, 0);
     if (is_new) {
-      found->second =
-          ledger_->cache().match(drafts::all_tokens(query.history), query.history.tenant);
+      found->second = ledger_->cache().match(drafts::all_tokens(query.history), query.history.salt);
     }
     lacking -= found->second;
   }
@@ -181,7 +180,7 @@ std::optional<SeqId> DraftModel::follow(const drafts::DraftQuery& query) {
     }
     forget(query.request);  // a window has freed what it would go back to
   }
-  const SeqId opened = sequences.open(tokens, true, {}, query.history.tenant);
+  const SeqId opened = sequences.open(tokens, true, {}, query.history.salt);
   sequences_.emplace(query.request.value, opened);
   return opened;
 }
@@ -231,8 +230,6 @@ DraftModel::Prompt DraftModel::compute_most(SeqId sequence) {
     if (!compute({&run, 1}, 0).ok()) {
       return Prompt::kNoRoom;
     }
-  }
-  if (const std::int32_t computed = before - pending(sequence); computed > 0) {
     constexpr double kKept = 0.9;
     double seconds = 0;
     watch.lap(seconds);
@@ -292,11 +289,11 @@ void DraftModel::grow(Asked& asked, std::span<const float> logits) {
     }
   }
 }
-  prompt_rows_ = false;
-  prompt_seconds_spent_ = 0;
 
 void DraftModel::propose(std::span<const drafts::DraftQuery> queries) {
   close_all_but(queries);
+  prompt_rows_ = false;
+  prompt_seconds_spent_ = 0;
   for (const SeqId left : std::exchange(forks_, {})) {  // by a call that ran out of memory, too
     ledger_->sequences().close(left);
   }

@@ -58,8 +58,10 @@ class DraftModel final : public drafts::DraftSource {
   [[nodiscard]] double prompt_seconds() const override { return prompt_seconds_spent_; }
   void forget(RequestId request) override;
   [[nodiscard]] double seconds_to_begin(const drafts::DraftQuery& query) const override;
-  // Returns how many of its blocks are in use.
-  [[nodiscard]] std::int32_t blocks_in_use() const { return ledger_->counts().blocks_in_use; }
+  // Returns the counts of its blocks, which are its own.
+  [[nodiscard]] kv::LedgerCounts counts() const { return ledger_->counts(); }
+  // Returns the bytes of its packed weights.
+  [[nodiscard]] std::int64_t weight_bytes() const;
 
  private:
   // A guess in the making. Its sequences end in tokens behind which it grows next.
@@ -107,11 +109,11 @@ class DraftModel final : public drafts::DraftSource {
   mutable std::unordered_map<std::uint64_t, std::int32_t> findable_;
   double prompt_seconds_ = 0;  // of computing prompts; old ones count less
   double prompt_tokens_ = 0;
-  std::vector<Asked> asked_;               // queries that go on
-  std::vector<SeqId> forks_;               // that guesses have opened
   double prompt_seconds_left_ = std::numeric_limits<double>::infinity();  // for this call
   double prompt_seconds_spent_ = 0;                                       // of that
   bool prompt_rows_ = false;               // true: this call has computed some of a prompt
+  std::vector<Asked> asked_;               // queries that go on
+  std::vector<SeqId> forks_;               // that guesses have opened
   std::vector<sched::ScheduledRun> runs_;  // [tips of all]
   std::vector<std::int32_t> logit_rows_;   // [runs]
   std::vector<kv::Growth> growths_;        // [runs]

@@ -136,9 +136,13 @@ void RequestTable::erase(std::uint64_t id) {
   }
   core_.swap_space.forget(RequestId{id});
   if (hears_end_) {
+  tell_end(RequestId{id});
+  active_.erase(found);
+}
+
+void RequestTable::tell_end(RequestId id) const {
     hears_end_(RequestId{id});
   }
-  active_.erase(found);
 }
 
 std::optional<RequestId> RequestTable::overdue(Clock::time_point now) const {
@@ -188,6 +192,7 @@ void RequestTable::tell(LogLevel level, RequestId id, std::string_view what) con
 
 bool RequestTable::abort(RequestId id) {
   const auto it = active_.find(id.value);
+  tell_end(id);
   if (it == active_.end()) {
     return false;
   }
@@ -200,6 +205,7 @@ bool RequestTable::abort(RequestId id) {
 }
 
 void RequestTable::fail(RequestId id, Error error) {
+  tell_end(id);
   const auto it = active_.find(id.value);
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   core_.scheduler.finish(id);

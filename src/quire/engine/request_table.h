@@ -99,7 +99,7 @@ class RequestTable {
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   std::set<std::pair<Clock::time_point, std::uint64_t>> deadlines_;  // of those that have one
-  std::function<void(RequestId)> hears_end_;
+  std::function<void(RequestId)> hears_end_;                         // perhaps twice for one
   std::optional<std::promise<void>> end_;  // absent: nobody waits for an end
   std::shared_future<void> next_end_;      // end that end_ makes ready
   std::uint64_t next_request_ = 1;
