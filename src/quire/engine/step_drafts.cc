@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -58,7 +59,8 @@ drafts::DraftHistory history_of(Step& step, const ActiveRequest& active, SeqId s
   return {.prompt = pieces,
           .own = step.core.ledger.sequences().tokens(sequence),
           .output = active.sampled_ids(),
-          .tenant = active.request().salt};
+          .salt = active.request().salt,
+          .tenant = active.request().urgency.tenant};
 }
 
 // Returns how many tokens a guess has one behind the other, each the first one there.
@@ -98,11 +100,14 @@ void list_queries(Step& step) {
     const auto sequence = step.core.scheduler.sequence(runs[i].request);
     const bool guesses = quiet && runs[i].samples && runs[i].count == 1;
     const std::int32_t most = guesses ? most_for(speculation, active) : 0;
+    const std::int32_t allowed =
+        active.request().params.speculate.value_or(std::numeric_limits<std::int32_t>::max());
     if (most > 0 && sequence) {
       speculation.queries.push_back(
           {.request = runs[i].request,
            .history = history_of(step, active, *sequence, speculation.prompts[i]),
            .most = most,
+           .most_in_tree = allowed,
            .draft = &speculation.guesses[i]});
     }
   }
@@ -174,22 +179,22 @@ void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
   Speculation& speculation = *step.speculation;
   std::int32_t levels = 1;
   for (drafts::DraftQuery& query : speculation.queries) {
-    query.most_in_tree = query.most * plain.width;
+    query.most_in_tree = std::min(query.most_in_tree, query.most * plain.width);
     levels = std::max(levels, query.most);
   }
   speculation.asked = true;
   speculation.found = false;
   speculation.skipped = 0;
   base::Stopwatch watch;
+  speculation.source().set_prompt_seconds(step.core.scheduler.seconds_left(step.plan));
   speculation.source().propose(speculation.queries);
   watch.lap(speculation.asking_seconds);
+  speculation.prompt_seconds = speculation.source().prompt_seconds();
   const std::int64_t asked = std::ssize(speculation.queries);
   drafts::DraftBudget& budget = speculation.budget();
   const bool warm = step.core.counters.speculative_steps >= kColdSteps;
-  speculation.source().set_prompt_seconds(step.core.scheduler.seconds_left(step.plan));
   if (warm && !choice.begins) {
     budget.note_answer(asked, levels, speculation.asking_seconds);
-  speculation.prompt_seconds = speculation.source().prompt_seconds();
   }
   if (choice.trials > 0) {
     budget.spend(speculation.asking_seconds * choice.trials / static_cast<double>(asked) +
@@ -230,12 +235,12 @@ void draft_tokens(Step& step) {
   speculation.asked = false;
   speculation.rows_left = 0;
   speculation.asking_seconds = 0;
+  speculation.prompt_seconds = 0;
   list_queries(step);
   const drafts::PlainStep plain = plain_step(step);
   Choice choice;
   if (speculation.options().adapt) {
     choice = choose_queries(step, plain);
-  speculation.prompt_seconds = 0;
   }
   if (!speculation.queries.empty()) {
     ask(step, plain, choice);
