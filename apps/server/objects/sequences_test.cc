@@ -62,6 +62,28 @@ TEST_F(SequenceApi, AStreamThatIsCutLeavesItAsItWas) {
   made(target(sequence, "append"), {{"text", " Foxley."}}, 200);
 }
 
+TEST_F(SequenceApi, AHeaderOrAFieldEndsItsAnswerAtADeadline) {
+  const json::value sequence = begin_with("Ada lives in");
+  const std::string generate = target(sequence, "generate");
+  json::value request = greedy(200);
+  request.as_object()["stream"] = true;
+  request.as_object()["priority"] = 3;
+  client_.headers.push_back({"x-request-timeout-ms", "20"});
+  const auto answer = client_.begin("POST", generate, json::serialize(request));
+  loop_.advance(std::chrono::milliseconds(30));
+  EXPECT_TRUE(answer->failed);
+  EXPECT_EQ(events_of(*answer).back().at("error").at("code"), "deadline_exceeded");
+  loop_.run();
+  client_.headers.back().second = "soon";
+  EXPECT_EQ(param_of(*client_.post(generate, greedy(2))), "x-request-timeout-ms");
+  client_.headers.pop_back();
+  request = greedy(2);
+  request.as_object()["priority"] = 2000;
+  EXPECT_EQ(param_of(*client_.post(generate, request)), "priority");
+  request.as_object()["priority"] = -5;
+  EXPECT_EQ(made(generate, request, 200).at("token_ids").as_array().size(), 2U);
+}
+
 TEST_F(SequenceApi, AStreamGivesWhatTheWholeOutputHas) {
   const json::value first = begin_with("Ada lives in");
   const json::value second = begin_with("Ada lives in");

@@ -15,6 +15,7 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/call_deadline.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/queue_limit.h"
@@ -54,7 +55,6 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
 }
 
-Status RequestTable::enqueue(std::vector<NewRequest> requests,
 // Returns what the scheduler gets of a request, whose session is known from now on.
 sched::Request RequestTable::scheduled_of(const NewRequest& request, RequestId id) {
   const std::optional<SeqId> sequence =
@@ -82,12 +82,13 @@ sched::Request RequestTable::scheduled_of(const NewRequest& request, RequestId i
   return scheduled;
 }
 
+Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
   const std::uint64_t first_draw = next_draw_;
   const std::optional<std::int32_t> most_waiting = options_.scheduling.max_waiting;
-  std::int64_t bytes = 0;
   std::int64_t added = 0;  // for the queue, with requests that follow
+  std::int64_t bytes = 0;
   channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
@@ -135,13 +136,13 @@ void RequestTable::erase(std::uint64_t id) {
     deadlines_.erase({*deadline, id});
   }
   core_.swap_space.forget(RequestId{id});
-  if (hears_end_) {
   tell_end(RequestId{id});
   active_.erase(found);
 }
 
 void RequestTable::tell_end(RequestId id) const {
-    hears_end_(RequestId{id});
+  if (hears_end_) {
+    hears_end_(id);
   }
 }
 
@@ -154,13 +155,8 @@ std::optional<RequestId> RequestTable::overdue(Clock::time_point now) const {
 void RequestTable::expire(RequestId id) {
   const ActiveRequest& active = at(id);
   const double seconds = active.request().urgency.deadline_seconds.value_or(0);
-  Error error{
-      .code = ErrorCode::kCancelled,
-      .message = base::str_cat("the deadline of ", seconds, " s has passed while the request ",
-                               active.admitted() ? "ran" : "waited",
-                               "; raise deadline_seconds, or ask when less is running")};
   core_.counters.requests_expired += 1;
-  fail(id, std::move(error));
+  fail(id, passed_deadline(seconds, active.admitted() ? "ran" : "waited"));
 }
 
 std::optional<Clock::time_point> RequestTable::waiting_since() const {
@@ -192,11 +188,11 @@ void RequestTable::tell(LogLevel level, RequestId id, std::string_view what) con
 
 bool RequestTable::abort(RequestId id) {
   const auto it = active_.find(id.value);
-  tell_end(id);
   if (it == active_.end()) {
     return false;
   }
   core_.scheduler.finish(id);
+  tell_end(id);
   refresh_stats();
   it->second.end(FinishReason::kCancelled);
   erase(id.value);
@@ -205,11 +201,11 @@ bool RequestTable::abort(RequestId id) {
 }
 
 void RequestTable::fail(RequestId id, Error error) {
-  tell_end(id);
   const auto it = active_.find(id.value);
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   core_.scheduler.finish(id);
   core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
+  tell_end(id);
   refresh_stats();
   it->second.fail(std::move(error));
   erase(id.value);
