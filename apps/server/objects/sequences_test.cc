@@ -68,15 +68,15 @@ TEST_F(SequenceApi, AHeaderOrAFieldEndsItsAnswerAtADeadline) {
   json::value request = greedy(200);
   request.as_object()["stream"] = true;
   request.as_object()["priority"] = 3;
-  client_.headers.push_back({"x-request-timeout-ms", "20"});
+  client_.headers = {{"x-request-timeout-ms", "20"}};
   const auto answer = client_.begin("POST", generate, json::serialize(request));
   loop_.advance(std::chrono::milliseconds(30));
   EXPECT_TRUE(answer->failed);
   EXPECT_EQ(events_of(*answer).back().at("error").at("code"), "deadline_exceeded");
   loop_.run();
-  client_.headers.back().second = "soon";
+  client_.headers = {{"x-request-timeout-ms", "soon"}};
   EXPECT_EQ(param_of(*client_.post(generate, greedy(2))), "x-request-timeout-ms");
-  client_.headers.pop_back();
+  client_.headers.clear();
   request = greedy(2);
   request.as_object()["priority"] = 2000;
   EXPECT_EQ(param_of(*client_.post(generate, request)), "priority");

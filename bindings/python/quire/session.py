@@ -49,7 +49,10 @@ def _deadline(seconds: Any) -> float | None:
         raise KindError(f"deadline_seconds must be a number above 0, or None, not {reprlib.repr(seconds)}")
     if not 0 < seconds < float("inf"):
         raise ValueError(f"deadline_seconds must be a finite number above 0, or None, not {reprlib.repr(seconds)}")
-    return sys.float_info.max if seconds > sys.float_info.max else float(seconds)  # an int may be larger than any float
+    try:
+        return float(seconds)
+    except OverflowError:  # an int that no float holds
+        return sys.float_info.max
 
 
 def whose(
