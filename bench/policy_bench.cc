@@ -5,10 +5,14 @@
 // Four tenants ask. The first one has more than half of all sessions. A third of the requests has
 // priority 1. One token of the ledger stands for kScale of the trace.
 //
+// Fairness is how far two tenants come apart in service while both have work, at most, in requests
+// of mean cost (Sheng et al., OSDI 2024). 0 would be fair to the token.
+//
 //   policy_bench [LOAD]   0.6 by default: how fast requests come, 1 as in the trace
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -68,6 +72,44 @@ struct Figures {
   double seconds = 0;
   std::vector<double> first, first_high, gaps;
   std::array<std::vector<double>, kTenants> first_of;
+  double most_apart = 0;  // in requests of mean cost
+};
+
+// Follows the service of tenants: computed prompt tokens, and kGenerated for each generated token.
+class ServiceMeter {
+ public:
+  void begin(std::size_t tenant) { ++requests_[tenant]; }
+  void end(std::size_t tenant) {
+    --requests_[tenant];
+    ++ended_;
+  }
+  void serve(std::size_t tenant, double service) {
+    step_[tenant] += service;
+    all_ += service;
+  }
+  // Counts what a step has served.
+  void end_step() {
+    for (std::size_t a = 0; a < kTenants; ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        const bool both = requests_[a] > 0 && requests_[b] > 0;
+        apart_[a][b] = both ? apart_[a][b] + step_[a] - step_[b] : 0;
+        most_ = std::max(most_, std::abs(apart_[a][b]));
+      }
+    }
+    step_ = {};
+  }
+  [[nodiscard]] double most_requests() const {
+    return ended_ == 0 ? 0 : most_ * static_cast<double>(ended_) / all_;
+  }
+
+  static constexpr double kGenerated = 2;
+
+ private:
+  std::array<std::int64_t, kTenants> requests_{};
+  std::array<double, kTenants> step_{};
+  std::array<std::array<double, kTenants>, kTenants> apart_{};
+  double most_ = 0, all_ = 0;
+  std::int64_t ended_ = 0;
 };
 
 class Simulation {
@@ -103,6 +145,7 @@ class Simulation {
       }
     }
     figures_.seconds = now_;
+    figures_.most_apart = meter_.most_requests();
     return figures_;
   }
 
@@ -130,6 +173,7 @@ class Simulation {
     if (taken) {
       figures_.prompt_tokens += std::ssize(prompt);
       asked_[id] = asked;
+      meter_.begin(asked.tenant);
     }
   }
 
@@ -149,6 +193,12 @@ class Simulation {
       seconds += kPace.seconds(sched::work_of(run.first, run.count));
     }
     now_ += committed.empty() ? 0 : seconds;
+    for (const sched::ScheduledRun& run : committed) {
+      const Asked& asked = asked_.at(run.request.value);
+      meter_.serve(asked.tenant, (asked.last_token == 0 ? run.count : 0) +
+                                     (run.samples ? ServiceMeter::kGenerated : 0));
+    }
+    meter_.end_step();
     for (const sched::ScheduledRun& run : committed) {
       scheduler_.complete(run, run.samples ? std::optional<TokenId>(1) : std::nullopt);
       if (run.samples) {
@@ -173,6 +223,7 @@ class Simulation {
     asked.last_token = now_;
     if (--asked.left == 0) {
       scheduler_.finish(id);
+      meter_.end(asked.tenant);
       asked_.erase(id.value);
     }
   }
@@ -183,6 +234,7 @@ class Simulation {
   sched::StepPlan plan_;
   std::map<std::uint64_t, Asked> asked_;
   Figures figures_;
+  ServiceMeter meter_;
   double now_ = 0;
 };
 
@@ -191,21 +243,21 @@ void show(const char* name, const Figures& figures, double hit_ratio) {
   for (std::size_t i = 1; i < kTenants; ++i) {
     others.insert(others.end(), figures.first_of[i].begin(), figures.first_of[i].end());
   }
-  std::printf("| %s | %.1f | %.2f | %.1f | %.2f | %.2f | %.2f | %.0f | %.0f | %.3f | %lld |\n",
-              name, static_cast<double>(figures.tokens) / figures.seconds,
-              percentile(figures.first, 0.5), percentile(figures.first, 0.99),
-              percentile(figures.first_high, 0.5), percentile(figures.first_of[0], 0.5),
-              percentile(others, 0.5), 1000 * percentile(figures.gaps, 0.5),
-              1000 * percentile(figures.gaps, 0.99), hit_ratio,
-              static_cast<long long>(figures.preemptions));
+  std::printf(
+      "| %s | %.1f | %.2f | %.1f | %.2f | %.2f | %.2f | %.0f | %.0f | %.3f | %.1f | %lld |\n", name,
+      static_cast<double>(figures.tokens) / figures.seconds, percentile(figures.first, 0.5),
+      percentile(figures.first, 0.99), percentile(figures.first_high, 0.5),
+      percentile(figures.first_of[0], 0.5), percentile(others, 0.5),
+      1000 * percentile(figures.gaps, 0.5), 1000 * percentile(figures.gaps, 0.99), hit_ratio,
+      figures.most_apart, static_cast<long long>(figures.preemptions));
 }
 
 int run(double load) {
   const Trace trace = chat_trace(1);
   std::printf(
       "| policy | tokens/s | first p50 | p99 | of priority 1 | of the large tenant | of small ones "
-      "| gap p50 (ms) | p99 | hit ratio | preemptions "
-      "|\n|---|---|---|---|---|---|---|---|---|---|---|"
+      "| gap p50 (ms) | p99 | hit ratio | tenants apart | preemptions "
+      "|\n|---|---|---|---|---|---|---|---|---|---|---|---|"
       "\n");
   using enum sched::PolicyKind;
   for (const sched::PolicyKind policy : {kFcfs, kPriority, kShortest, kFair, kAdaptive}) {

@@ -157,6 +157,7 @@ void add_chat(CLI::App& app, Action& action) {
   add_format(*command, options->repl.format);
   add_chat_options(*command, options->conversation);
   add_sampling_options(*command, options->repl.sampling);
+  add_urgency_options(*command, options->repl.request);
   add_engine_options(*command, options->engine);
   command->get_option("--store")->description(
       "directory where /save puts items and /restore finds them");

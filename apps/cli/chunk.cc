@@ -20,6 +20,7 @@
 #include "progress.h"
 #include "quire/chunks.h"
 #include "quire/fields.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
@@ -385,6 +386,7 @@ struct AskOptions {
   Format format = Format::kText;
   ComposeOptions composing;
   SamplingParams sampling;
+  RequestOptions request;
 };
 
 Status compose_chunks(ScriptSession& session, const AskOptions& options) {
@@ -398,7 +400,8 @@ Status ask_chunks(ScriptSession& session, const AskOptions& options) {
   QUIRE_TRY_STATUS(check_logprobs(options.sampling, options.format));
   QUIRE_TRY(const Resolved composed, resolve(session.llm, options.composing, session.deleted));
   ComputeProgress progress(session.llm.llm(), expected_tokens(session.llm, composed));
-  auto stream = session.llm.stream_from_chunks(composed.spec, options.sampling);
+  auto stream =
+      session.llm.stream_from_chunks(composed.spec, options.sampling, {}, options.request);
   if (!stream.ok()) {
     if (composed.adds_query) {  // a refused request leaves nothing
       QUIRE_TRY([[maybe_unused]] const bool deleted,
@@ -440,6 +443,7 @@ void declare_run(const CommandParent& parent) {
   add_chunk_option(*command, options->composing.chunks)->required();
   add_composing_options(*command, options->composing.spec);
   add_sampling_options(*command, options->sampling);
+  add_urgency_options(*command, options->request);
   command->callback([&action = parent.action, options] {
     action = [options](ScriptSession& session) { return ask_chunks(session, *options); };
   });

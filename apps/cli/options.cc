@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 #include "output.h"
 #include "quire/fields.h"
 #include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
@@ -303,6 +305,25 @@ void add_sampling_options(CLI::App& command, SamplingParams& params) {
     FieldOption option(command, field.name, field.help);
     std::visit([&](auto member) { option.add(params.*member)->group("Sampling"); }, field.member);
   }
+}
+
+void add_urgency_options(CLI::App& command, RequestOptions& request) {
+  const std::string group = "Engine";
+  const auto refuse_deadline = [](const std::string& text) {
+    const double seconds = std::strtod(text.c_str(), nullptr);
+    return seconds > 0 && std::isfinite(seconds)
+               ? std::string()
+               : "want a number of seconds above 0, got \"" + text + '"';
+  };
+  command
+      .add_option("--deadline-seconds", request.deadline_seconds,
+                  "seconds after which the request ends with an error")
+      ->check(refuse_deadline)
+      ->group(group);
+  command.add_option("--priority", request.priority, "for --scheduler priority: higher goes first")
+      ->group(group);
+  command.add_option("--tenant", request.tenant, "for --scheduler fair: whose service it is")
+      ->group(group);
 }
 
 void add_chat_options(CLI::App& command, ChatOptions& options) {

@@ -13,6 +13,7 @@
 
 #include "quire/fields.h"
 #include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 
@@ -75,6 +76,9 @@ CLI::Option* add_salt(CLI::App& command, std::string& salt);
 [[nodiscard]] std::span<const SamplingField> settable_fields();
 // Adds one option for each of settable_fields().
 void add_sampling_options(CLI::App& command, SamplingParams& params);
+
+// Adds --deadline-seconds, --priority and --tenant: how pressing a request is.
+void add_urgency_options(CLI::App& command, RequestOptions& request);
 
 // Makes the number options of `app` and its commands refuse other text, in plain words. CLI11 takes
 // an empty text for 0, but a variable that a shell did not set must not become token 0. Call it

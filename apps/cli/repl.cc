@@ -201,7 +201,8 @@ Status Repl::ask(const std::optional<std::string>& text) {
     line_open = !whole;
     return whole ? Status() : print(piece);
   };
-  auto answer = context_.infer(text, sampling_, progress.beside(interrupt()), follow);
+  auto answer =
+      context_.infer(text, sampling_, progress.beside(interrupt()), follow, options_.request);
   progress.end();
   if (!whole && (answer.ok() || line_open)) {
     const Status ended = print("\n");

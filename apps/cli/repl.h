@@ -17,6 +17,7 @@
 #include "options.h"
 #include "quire/context.h"
 #include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/result.h"
 #include "quire/sampling.h"
 
@@ -32,6 +33,7 @@ struct ReplOptions {
   bool has_store = false;
   std::string banner;  // shown at the start of a session on a terminal
   SamplingParams sampling;
+  RequestOptions request;  // of each answer
 };
 
 class Repl {

@@ -300,18 +300,6 @@ int run_prompt(const RunOptions& options) {
   return generation.ok() ? finish(options, *generation) : fail(generation.error());
 }
 
-// Declares how pressing the request is.
-void declare_urgency(CLI::App& command, RequestOptions& request) {
-  command
-      .add_option("--deadline-seconds", request.deadline_seconds,
-                  "seconds after which the request ends with an error")
-      ->group("Engine");
-  command.add_option("--priority", request.priority, "for --scheduler priority: higher goes first")
-      ->group("Engine");
-  command.add_option("--tenant", request.tenant, "for --scheduler fair: whose service it is")
-      ->group("Engine");
-}
-
 // Declares the options of chunks of a store in place of a prompt.
 void declare_chunks(CLI::App& command, RunOptions& options) {
   CLI::Option* chunk = add_chunk_option(command, options.composing.chunks);
@@ -350,7 +338,7 @@ void add_run(CLI::App& app, Action& action) {
   add_chat_options(*command, options->conversation);
   add_sampling_options(*command, options->sampling);
   add_engine_options(*command, options->engine);
-  declare_urgency(*command, options->request);
+  add_urgency_options(*command, options->request);
   declare_chunks(*command, *options);
   command->callback([options, &action] { action = [options] { return run_prompt(*options); }; });
 }

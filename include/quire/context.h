@@ -105,7 +105,7 @@ class QUIRE_API ContextManager {
   // active items. The output keeps the KV with which it was generated.
   // A text becomes a user turn of the model's chat template. Without text the assistant goes on.
   // Tokens that stand behind no active item begin with BOS, if the model's prompts do.
-  // Only session and salt of `options` count.
+  // Session, salt, priority, deadline and tenant of `options` count.
   // Errors: those of computing and of a request (see LLM, Requests). kOverflow when the items leave
   // no room in the model's context. kUnsupported for a text where the model has no chunk format.
   // kInvalidArgument for an empty text, and for another salt than the context's. A call that fails

@@ -213,6 +213,30 @@ class BytesTest(RefusalTest):
         self.assertIn("line 2: the line: byte", done.stderr.decode())
 
 
+class UrgencyTest(unittest.TestCase):
+    """--deadline-seconds, --priority and --tenant of the commands that ask. A deadline of a microsecond always passes."""
+
+    ASKED = (("run", ("Ada trades in",)), ("chat", ()), ("script", ()))
+    LINES = {"run": None, "chat": b"What does Ada trade in?\n",
+             "script": b'chunk add --type system_prompt --name keeper "Keep the cards."\nrun "What?" --chunk keeper --deadline-seconds 1e-6\n'}
+
+    def test_a_deadline_ends_the_request(self):
+        for command, prompt in self.ASKED:
+            with self.subTest(command):
+                flags = () if command == "script" else ("--deadline-seconds", "1e-6", "--priority", "2", "--tenant", "ada")
+                done = quire(command, MODEL, *prompt, *flags, text=self.LINES[command])
+                self.assertIn(b"the deadline of 1e-06 s has passed", done.stderr)
+                self.assertEqual(done.returncode, 0 if command == "chat" else 1)
+
+    def test_a_deadline_that_is_no_time_is_wrong_usage(self):
+        for command, prompt in self.ASKED[:2]:
+            for seconds in ("0", "-1", "inf", "nan"):
+                with self.subTest(command, seconds=seconds):
+                    done = quire(command, MODEL, *prompt, f"--deadline-seconds={seconds}", text=self.LINES[command])
+                    self.assertEqual(done.returncode, 2)
+                    self.assertIn(b"want a number of seconds above 0", done.stderr)
+
+
 if __name__ == "__main__":
     PROGRAM, MODEL = sys.argv.pop(1), sys.argv.pop(1)
     unittest.main()

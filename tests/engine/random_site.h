@@ -148,8 +148,11 @@ struct Site {
   bool was_refused = false;
 
  private:
-  static constexpr const char* kTrees =
-      R"({"method": "custom", "max_tokens": 4, "width": 3, "adapt": false})";
+  // A GPU takes the stems of these trees.
+  static std::string trees() {
+    return std::string(R"({"method": "custom", "max_tokens": 4, "adapt": false)") +
+           (on_gpu() ? "}" : R"(, "width": 3})");
+  }
 
   [[nodiscard]] ChunkedLLM open() const {
     const auto bytes = static_cast<std::int64_t>(stat(oracle.llm(), "block_bytes"));
@@ -165,7 +168,7 @@ struct Site {
                      .max_batch_tokens = scenario.max_batch_tokens,
                      .threads = 1,
                      .prefix_cache = scenario.prefix_cache,
-                     .speculate = scenario.guesses ? kTrees : "",
+                     .speculate = scenario.guesses ? trees() : "",
                      .drafter = scenario.guesses ? std::make_shared<RandomTrees>() : nullptr}),
                {.store = store("chunks")})
         .value();

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "guesses.h"
+#include "quire/base/test_length.h"
 #include "quire/drafts/options.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
@@ -190,27 +194,37 @@ TEST(SpeculationScenes, AnOutputThatEndsWithinABranchLeavesTheKvOfItsTokens) {
   }
 }
 
-TEST(SpeculationScenes, BranchesTakeFewCachedBlocksWhereNoneIsFree) {
+// Oracle: an engine of the same size that guesses nothing.
+TEST(SpeculationScenes, GuessesEvictNothingWhereNoBlockIsFree) {
   constexpr std::int32_t kBlocks = 320;
   const auto plain = open({});
   const std::int32_t vocab = plain->model_config().vocab_size;
   const std::vector<NewRequest> requests = {all_ways(vocab)[1]};
   const Outputs want = answers(*plain, requests);
+  const Texts texts = texts_of(requests, want);
   Site full;
   full.kv_budget_bytes = kBlocks * plain->stats().value().block_bytes;
-  const auto engine = open_with_trees(full, trees_of(texts_of(requests, want), vocab)[0].guess);
-  std::mt19937 random(3);
-  for (int i = 0; i < 13; ++i) {
-    std::vector<TokenId> prompt(25 * static_cast<std::size_t>(full.block_tokens));
-    std::ranges::generate(prompt, [&] { return static_cast<TokenId>(20 + random() % 900); });
-    answers(*engine, {{.prompt = prompt, .params = {.max_tokens = 1}}});
+  const auto fill_and_ask = [&](Engine& engine) {
+    std::mt19937 random(3);
+    for (int i = 0; i < 13; ++i) {
+      std::vector<TokenId> prompt(25 * static_cast<std::size_t>(full.block_tokens));
+      std::ranges::generate(prompt, [&] { return static_cast<TokenId>(20 + random() % 900); });
+      answers(engine, {{.prompt = prompt, .params = {.max_tokens = 1}}});
+    }
+    EXPECT_EQ(engine.stats().value().ledger.blocks_free, 0);
+    expect_same(answers(engine, requests), want);
+    expect_nothing_held(engine);
+    return engine.stats().value();
+  };
+  const EngineStats expected = fill_and_ask(*open(full));
+  const auto wrong = kinds_of(texts, vocab, 2)[1].guess;
+  for (const auto& engine :
+       {open_with(full, wrong, 40), open_with_trees(full, trees_of(texts, vocab)[0].guess)}) {
+    const EngineStats stats = fill_and_ask(*engine);
+    EXPECT_GT(stats.tokens_drafted, 20) << "in the block that the request has";
+    EXPECT_EQ(stats.ledger.evictions, expected.ledger.evictions);
+    EXPECT_EQ(stats.ledger.blocks_cached, expected.ledger.blocks_cached);
   }
-  ASSERT_EQ(engine->stats().value().ledger.blocks_free, 0);
-  expect_same(answers(*engine, requests), want);
-  const EngineStats stats = engine->stats().value();
-  EXPECT_GT(stats.branches_linked, 5);
-  EXPECT_LE(stats.ledger.blocks_free, kBlocks / 64 + 1) << "and its last block, which was not full";
-  expect_nothing_held(*engine);
 }
 
 // The output ends in the middle of a guess: by a stop id, by a stop string, by its length.
@@ -493,6 +507,55 @@ TEST(SpeculationScenes, RandomRequestsOverStatesEqualOnesWithoutGuesses) {
     }
     EXPECT_GT(engine->stats().value().branches_linked, 20);
   }
+}
+
+// A million draws among the four likeliest tokens, of which guesses were right or wrong. Oracle:
+// the probabilities that the model tells of each row, summed by rank; chi-square with 3 degrees.
+TEST(SpeculationScenes, DrawsBehindGuessesHaveTheProbabilitiesOfTheModel) {
+  const auto engine =
+      open({.folder = kGolden / "llama_gqa", .block_tokens = 32},
+           {.method = drafts::Method::kNgram, .max_tokens = 4, .min_match = 1, .adapt = false});
+  const std::int64_t wanted = base::test_length<std::int64_t>(1'000'000, 100'000);
+  std::array<double, 4> drawn{};
+  std::array<double, 4> expected{};
+  std::int64_t draws = 0;
+  for (std::uint64_t seed = 1; draws < wanted;) {
+    std::vector<NewRequest> requests;
+    for (int i = 0; i < 64; ++i) {
+      requests.push_back(request_of(static_cast<std::uint32_t>(i),
+                                    {.temperature = 1,
+                                     .top_k = 4,
+                                     .max_tokens = 400,
+                                     .ignore_eos = true,
+                                     .seed = seed++,
+                                     .logprobs = 4},
+                                    engine->model_config().vocab_size));
+    }
+    for (const GenerationOutput& output : answers(*engine, std::move(requests))) {
+      for (std::size_t i = 0; i < output.token_ids.size(); ++i) {
+        std::array<double, 4> shares{};
+        for (std::size_t rank = 0; rank < 4; ++rank) {
+          const auto& [id, logprob] = output.logprobs[i][rank];
+          shares[rank] = std::exp(static_cast<double>(logprob));
+          drawn[rank] += id == output.token_ids[i] ? 1 : 0;
+        }
+        const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+        for (std::size_t rank = 0; rank < 4; ++rank) {
+          expected[rank] += shares[rank] / all;
+        }
+        ++draws;
+      }
+    }
+  }
+  double chi_square = 0;
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    chi_square += std::pow(drawn[rank] - expected[rank], 2) / expected[rank];
+  }
+  EXPECT_LT(chi_square, 21.1) << "which one run of ten thousand exceeds";
+  EXPECT_EQ(std::accumulate(drawn.begin(), drawn.end(), 0.0), static_cast<double>(draws));
+  const EngineStats stats = engine->stats().value();
+  EXPECT_GT(stats.tokens_accepted, draws / 50);
+  EXPECT_GT(stats.tokens_drafted, stats.tokens_accepted);
 }
 
 // Threshold 1e-9 takes every guess that the model thinks possible at all.

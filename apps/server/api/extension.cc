@@ -110,6 +110,15 @@ constexpr FieldRule kServeRules[] = {
      .min = 0,
      .max = kMaxSeconds},
     {.name = "close_session", .kinds = kBool, .help = "closes the session behind the answer"},
+    {.name = "hold_seconds",
+     .kinds = kNumber,
+     .help = "keeps the KV of the prompt for so long",
+     .min = 0,
+     .max = kMaxSeconds,
+     .above = true},
+};
+
+constexpr FieldRule kUrgencyRules[] = {
     {.name = "deadline_ms",
      .kinds = kInteger,
      .help = "milliseconds after which the request ends with 504",
@@ -120,12 +129,6 @@ constexpr FieldRule kServeRules[] = {
      .help = "higher goes first, where the server orders requests by priority",
      .min = -1000,
      .max = 1000},
-    {.name = "hold_seconds",
-     .kinds = kNumber,
-     .help = "keeps the KV of the prompt for so long",
-     .min = 0,
-     .max = kMaxSeconds,
-     .above = true},
 };
 
 const FieldTable& extension_table() {
@@ -135,7 +138,7 @@ const FieldTable& extension_table() {
     return rules;
   }();
   static const FieldTable table{
-      "QuireExtension", "Asks of a request beyond its API.", {how_rules(), serve}};
+      "QuireExtension", "Asks of a request beyond its API.", {how_rules(), serve, kUrgencyRules}};
   return table;
 }
 
@@ -243,6 +246,21 @@ Checked<std::optional<std::int64_t>> header_deadline(const Request& request) {
   return std::optional(value);
 }
 
+// Takes what urgency_rules() has.
+void take_urgency(const Members& members, Extension& extension) {
+  extension.deadline_ms = members.integer("deadline_ms");
+  extension.priority = static_cast<std::int32_t>(members.integer("priority").value_or(0));
+}
+
+// Takes the deadline of the headers where the body has none.
+Check take_header_deadline(const Call& call, Extension& extension) {
+  QUIRE_TRY(const auto deadline, header_deadline(*call.request));
+  if (!extension.deadline_ms) {
+    extension.deadline_ms = deadline;
+  }
+  return passed();
+}
+
 Check read_serving(const json::object& object, Extension& extension) {
   const Members members(object);
   QUIRE_TRY(extension.says_how, read_how(object, "quire", extension.how));
@@ -259,8 +277,7 @@ Check read_serving(const json::object& object, Extension& extension) {
   extension.expected_return_seconds = members.number("expected_return_seconds");
   extension.close_session = members.flag("close_session");
   extension.hold_seconds = members.number("hold_seconds");
-  extension.deadline_ms = members.integer("deadline_ms");
-  extension.priority = static_cast<std::int32_t>(members.integer("priority").value_or(0));
+  take_urgency(members, extension);
   return passed();
 }
 
@@ -289,6 +306,13 @@ std::span<const FieldRule> extension_rules() {
   return rules;
 }
 
+std::span<const FieldRule> urgency_rules() { return kUrgencyRules; }
+
+Check read_urgency(const Call& call, Extension& extension) {
+  take_urgency(call.members(), extension);
+  return take_header_deadline(call, extension);
+}
+
 Checked<Extension> read_extension(const Call& call) {
   Extension extension;
   const Members members = call.members();
@@ -308,10 +332,7 @@ Checked<Extension> read_extension(const Call& call) {
   }
   extension.explain = extension.explain || call.request->header("x-quire-explain") == "1";
   extension.cache_salt = std::string(members.text("cache_salt").value_or(""));
-  QUIRE_TRY(const auto deadline, header_deadline(*call.request));
-  if (!extension.deadline_ms) {
-    extension.deadline_ms = deadline;
-  }
+  QUIRE_TRY_STATUS(take_header_deadline(call, extension));
   if (extension.session.empty() && (extension.close_session || extension.expected_return_seconds)) {
     return invalid(
         extension.close_session ? "quire.close_session" : "quire.expected_return_seconds",

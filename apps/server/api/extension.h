@@ -41,6 +41,12 @@ struct Extension {
 // Returns the table of CompositionSpec, field by field.
 [[nodiscard]] const FieldTable& composition_table();
 
+// Returns the rules of `deadline_ms` and `priority`, for bodies without `quire`.
+[[nodiscard]] std::span<const FieldRule> urgency_rules();
+// Reads what urgency_rules() has from a checked body, and the deadline of the request's headers.
+// Errors: 400.
+[[nodiscard]] Check read_urgency(const Call& call, Extension& extension);
+
 // Reads the extension from a checked body and from the request's headers.
 // Errors: 400.
 [[nodiscard]] Checked<Extension> read_extension(const Call& call);

@@ -205,7 +205,7 @@ void GenerationRun::ask(std::size_t index) {
   GenerationRequest request{
       .prompt = plan.prompt, .sampling = plan.sampling, .options = plan.options};
   request.options.explain = choice.number == 0;  // for counters and /v1/requests, too
-  request.options.priority = plan_.extension.priority;
+  request.options.priority = plan.priority.value_or(plan_.extension.priority);
   request.options.tenant = call_->caller->tenant;
   if (request.sampling.seed) {
     *request.sampling.seed += static_cast<std::uint64_t>(choice.number);

@@ -32,6 +32,8 @@ struct PromptPlan {
   std::int32_t choices = 1;
   // Salt of the engine and session.
   RequestOptions options = {};
+  // Not given: that of Extension.
+  std::optional<std::int32_t> priority = {};
   // Path of the prompt, for errors: "prompt", "messages".
   std::string path = {};
   // Number of tokens, known beforehand for a composition too.

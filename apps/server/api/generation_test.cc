@@ -117,6 +117,30 @@ TEST_F(Runs, DeadlinesEndRequestsWith504) {
   EXPECT_EQ(engine_.running, 0);
 }
 
+TEST_F(Runs, RequestsOfABatchHaveTheirOwnPriorities) {
+  const json::object second{{"prompt", "Ada"}, {"priority", -7}};
+  json::object body{{"requests", json::array{json::object{{"prompt", "Ada"}}, second}}};
+  body["quire"] = {{"priority", 2}};
+  client_.begin("POST", "/v1/generate", json::serialize(body));
+  loop_.run();
+  ASSERT_EQ(engine_.requests.size(), 2U);
+  EXPECT_EQ(engine_.requests[0].options.priority, 2);
+  EXPECT_EQ(engine_.requests[1].options.priority, -7);
+}
+
+TEST_F(Runs, DeadlinesAreCountedAsExpiredRequests) {
+  const auto shows = [this](const std::string& line) {
+    return client_.get("/metrics")->response->body.find("\n" + line + "\n") != std::string::npos;
+  };
+  EXPECT_TRUE(shows("quire_requests_expired_total 0"));
+  begin_run({{"quire", {{"deadline_ms", 20}}}});
+  loop_.advance(milliseconds(30));
+  for (const char* line : {"quire_requests_expired_total 1", "quire_tokens_drafted_total 0",
+                           "quire_tokens_accepted_total 0"}) {
+    EXPECT_TRUE(shows(line)) << line;
+  }
+}
+
 TEST_F(Runs, DeadlinesInAStreamAreAnEventWithoutDone) {
   client_.headers = {{"x-request-timeout-ms", "20"}};
   const auto answer = begin_run({{"stream", true}});

@@ -154,6 +154,16 @@ struct Metrics::Impl {
   void set(const char* name, const char* help, double value) {
     gauge(name, help).Add(model).Set(value);
   }
+  // Shows how many guesses were checked, and how many were right.
+  void raise_guesses(const EngineStats& engine) {
+    const auto count = [this](const char* name, const char* help, std::int64_t now) {
+      raise(counter(name, help), {}, static_cast<double>(now), name);
+    };
+    count("quire_tokens_drafted_total", "Guessed tokens that were checked.", engine.tokens_drafted);
+    count("quire_tokens_accepted_total", "Guessed tokens that were right.", engine.tokens_accepted);
+    count("quire_speculative_steps_total", "Steps that checked guessed tokens.",
+          engine.speculative_steps);
+  }
   // Shows how short blocks are, and what came of it.
   void raise_pressure(const EngineStats& engine) {
     const auto count = [this](const char* name, const char* help, std::int64_t now) {
@@ -165,7 +175,7 @@ struct Metrics::Impl {
     count("quire_pressure_changes_total", "Changes of this level.", engine.pressure_changes);
     count("quire_requests_refused_total", "Requests beyond --max-waiting.",
           engine.requests_refused);
-    count("quire_requests_expired_total", "Requests of the engine that a deadline ended.",
+    count("quire_requests_expired_total", "Requests that a deadline ended.",
           engine.requests_expired);
     count("quire_preemptions_swapped_total", "Preemptions whose KV was copied to host memory.",
           engine.preemptions_swapped);
@@ -201,6 +211,7 @@ void Metrics::Impl::begin() {
   for (const char* const grade : {"exact", "equal_math", "approximate"}) {
     counter("quire_requests_total", "Answers by grade of reuse.").Add({{"grade", grade}});
   }
+  counter("quire_requests_expired_total", "Requests that a deadline ended.").Add({});
   for (const char* const reason : {"client_gone", "slow_reader", "deadline", "shutdown"}) {
     counter("quire_requests_aborted_total", "Requests that ended early.").Add({{"reason", reason}});
   }
@@ -342,6 +353,7 @@ void Metrics::count_rejection(int status, std::string_view code) {
   }
   if (code == "deadline_exceeded") {
     impl_->counter("quire_requests_aborted_total", "").Add({{"reason", "deadline"}}).Increment();
+    impl_->counter("quire_requests_expired_total", "").Add({}).Increment();  // by its own clock
   }
 }
 
@@ -402,6 +414,7 @@ std::string Metrics::text(const Gauges& gauges) {
   impl.raise(impl.counter("vllm:num_preemptions_total", "Requests that gave their blocks back."),
              impl.model, number(engine.preemptions), "preemptions");
   impl.raise_pressure(engine);
+  impl.raise_guesses(engine);
   auto& blocks = impl.gauge("quire_blocks", "KV blocks by state.");
   blocks.Add({{"state", "free"}}).Set(number(engine.blocks_free));
   blocks.Add({{"state", "cached"}}).Set(number(engine.blocks_cached));

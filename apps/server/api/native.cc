@@ -67,6 +67,11 @@ std::span<const FieldRule> item_rules() {
        .help = "name of the session that the request belongs to",
        .min_size = 1,
        .max_size = 256},
+      {.name = "priority",
+       .kinds = kInteger,
+       .help = "higher goes first, where the server orders requests by priority",
+       .min = -1000,
+       .max = 1000},
   };
   return rules;
 }
@@ -119,6 +124,7 @@ struct NativeItem {
   SamplingParams sampling;
   std::optional<std::int64_t> max_tokens;
   std::string session;
+  std::optional<std::int32_t> priority;  // not given: that of the whole request
 };
 
 struct NativeRequest {
@@ -134,6 +140,9 @@ Checked<NativeItem> read_item(const Services& services, Call& call, const json::
   QUIRE_TRY(item.source, read_source(*services.engine, object, path, call.notes));
   const Members members(object);
   item.session = std::string(members.text("session").value_or(""));
+  if (const auto priority = members.integer("priority")) {
+    item.priority = static_cast<std::int32_t>(*priority);
+  }
   if (const json::object* const sampling = members.object("sampling")) {
     QUIRE_TRY(NativeSampling read, read_native_sampling(*sampling, member_path(path, "sampling")));
     item.sampling = std::move(read.params);
@@ -164,7 +173,7 @@ Checked<NativeRequest> read_native(const Services& services, Call& call) {
   }
   request.batch = true;
   for (const char* const name :
-       {"prompt", "messages", "variables", "composition", "sampling", "session"}) {
+       {"prompt", "messages", "variables", "composition", "sampling", "session", "priority"}) {
     if (members.has(name)) {
       return invalid(name, "stands in each of requests here");
     }
@@ -252,6 +261,7 @@ void start_native(Services& services, const CallPtr& call, NativeRequest& reques
     const bool composed = std::holds_alternative<CompositionSpec>(sources[i].prompt);
     PromptPlan prompt{.prompt = std::move(sources[i].prompt), .sampling = item.sampling};
     prompt.tokens = sources[i].tokens;
+    prompt.priority = item.priority;
     prompt.path = item.source.path;
     prompt.sampling.max_tokens =
         output_length(item.max_tokens, services.config->default_max_tokens, context - prompt.tokens,

@@ -75,13 +75,9 @@ const FieldTable& sequence_generate_table() {
        .help = "how tokens are chosen",
        .members = &native_sampling_table()},
       {.name = "stream", .kinds = kBool, .help = "server-sent events"},
-      {.name = "deadline_ms",
-       .kinds = kInteger,
-       .help = "milliseconds after which the request ends with 504",
-       .min = 1,
-       .max = 1e12},
   };
-  static const FieldTable table{"SequenceGenerateRequest", "How a sequence goes on.", {rules}};
+  static const FieldTable table{
+      "SequenceGenerateRequest", "How a sequence goes on.", {rules, urgency_rules()}};
   return table;
 }
 
@@ -356,6 +352,10 @@ void generate_on_sequence(Services& services, CallPtr call) {
     }
     sampling = std::move(read).value();
   }
+  Extension urgency;
+  if (Check read = read_urgency(*call, urgency); !read.ok()) {
+    return send_error(services, *call, std::move(read).error());
+  }
   auto use =
       object_state(services).sequences.use(call->caller->tenant, call->capture("sequence_id"));
   if (!use.ok()) {
@@ -363,9 +363,9 @@ void generate_on_sequence(Services& services, CallPtr call) {
   }
   const SequenceTable::Use entry = std::move(use).value();
   const auto ended = std::make_shared<bool>(false);
-  GenerationPlan plan{.stream = members.flag("stream"),
+  GenerationPlan plan{.extension = std::move(urgency),
+                      .stream = members.flag("stream"),
                       .keeps = kept_until_idle(services, entry, ended)};
-  plan.extension.deadline_ms = members.integer("deadline_ms");
   PromptPlan prompt{.sampling = sampling.params, .path = "sequence"};
   prompt.tokens = entry->sequence.num_tokens();
   prompt.sampling.max_tokens =

@@ -62,6 +62,27 @@ TEST_F(SequenceApi, AStreamThatIsCutLeavesItAsItWas) {
   made(target(sequence, "append"), {{"text", " Foxley."}}, 200);
 }
 
+TEST_F(SequenceApi, AHeaderOrAFieldEndsItsAnswerAtADeadline) {
+  const json::value sequence = begin_with("Ada lives in");
+  const std::string generate = target(sequence, "generate");
+  json::value request = greedy(200);
+  request.as_object()["priority"] = 3;
+  client_.headers = {{"x-request-timeout-ms", "20"}};
+  const auto answer = client_.begin("POST", generate, json::serialize(request));
+  loop_.advance(std::chrono::milliseconds(30));
+  EXPECT_EQ(answer->status(), 504);
+  EXPECT_EQ(code_of(*answer), "deadline_exceeded");
+  loop_.run();
+  client_.headers = {{"x-request-timeout-ms", "soon"}};
+  EXPECT_EQ(param_of(*client_.post(generate, greedy(2))), "x-request-timeout-ms");
+  client_.headers.clear();
+  request = greedy(2);
+  request.as_object()["priority"] = 2000;
+  EXPECT_EQ(param_of(*client_.post(generate, request)), "priority");
+  request.as_object()["priority"] = -5;
+  EXPECT_EQ(made(generate, request, 200).at("token_ids").as_array().size(), 2U);
+}
+
 TEST_F(SequenceApi, AStreamGivesWhatTheWholeOutputHas) {
   const json::value first = begin_with("Ada lives in");
   const json::value second = begin_with("Ada lives in");

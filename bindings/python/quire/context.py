@@ -14,7 +14,7 @@ from .errors import ChunkNotFoundError, ClosedError
 from .llm import LLM
 from .outputs import Fields, GenerationOutput, Record
 from .prompts import Prompt, prompt_of
-from .sampling import Params, Sampling, sampling
+from .sampling import Params, Request, sampling
 from .sequence import Blocks
 from .session import whose
 
@@ -218,7 +218,7 @@ class ContextManager:
         *,
         on_text: Callable[[str], bool | None] | None = None,
         session: str | None = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput:
         """Answers behind all active items: `text` is a user turn of the model's chat template; without one it just goes on.
 
@@ -229,8 +229,9 @@ class ContextManager:
         """
         question = None if text is None else to_text(text)
         listener = _callback(on_text, "on_text")
+        options = whose(session, keywords=keywords)
         params = sampling("infer", sampling_params, keywords)
-        return GenerationOutput(self._handle.infer(question, params, listener, whose(session)))
+        return GenerationOutput(self._handle.infer(question, params, listener, options))
 
     def compose(self, ids: Iterable[str], name: str | None = None) -> str:
         """Makes a new item of the texts of several, which have then seen each other, and returns its id. Those are switched

@@ -21,9 +21,9 @@ from .operating import Operated
 from .outputs import Fields, ForwardOutput, GenerationOutput
 from .progress import Progress, shown
 from .prompts import Prompt, is_batch, prompt_of
-from .sampling import FIELDS, Params, Request, Sampling, check_keywords, each_sampling, sampling
+from .sampling import FIELDS, Params, Request, Urgency, check_keywords, each_sampling, sampling
 from .sequence import VirtualSequence
-from .session import URGENCY, each_whose, whose
+from .session import URGENCY, each_whose, urgent, whose
 from .stream import Stream, token_dicts
 from .tokenizer import Tokenizer
 
@@ -501,7 +501,7 @@ class LLM(Operated, metaclass=habits.Named):
         *,
         session: str | None = None,
         salt: str | None = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> GenerationOutput:
         """Generates behind cached tokens and, if there are any, new ones; no template, no special tokens.
 
@@ -509,9 +509,10 @@ class LLM(Operated, metaclass=habits.Named):
             one thing only. They are shared, not copied, and stay as they are
         existing_token_count: how many of their tokens count; None: all
         """
+        urgency = {name: keywords.pop(name) for name in URGENCY if name in keywords}
         params = sampling("infer_from_blocks", sampling_params, keywords)
         virtual = VirtualSequence(new_tokens, params, existing_blocks, existing_token_count)
-        return self.infer(virtual, session=session, salt=salt)
+        return self.infer(virtual, session=session, salt=salt, **urgency)
 
     def infer_from_blocks_stream(
         self,
@@ -522,28 +523,31 @@ class LLM(Operated, metaclass=habits.Named):
         *,
         session: str | None = None,
         salt: str | None = None,
-        **keywords: Unpack[Sampling],
+        **keywords: Unpack[Request],
     ) -> Iterator[dict[str, Any]]:
         """Streams what infer_from_blocks generates, one dict per token: "token" (text), "token_id", "finish_reason"
         (None until the last).
 
         Joined texts equal infer_from_blocks' text. Closing or dropping the iterator aborts the request.
         """
+        urgency = {name: keywords.pop(name) for name in URGENCY if name in keywords}
         params = sampling("infer_from_blocks_stream", sampling_params, keywords)
         virtual = VirtualSequence(new_tokens, params, existing_blocks, existing_token_count)
-        return self.infer_stream(virtual, session=session, salt=salt)
+        return self.infer_stream(virtual, session=session, salt=salt, **urgency)
 
     def infer(
-        self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None
+        self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None, **urgency: Unpack[Urgency]
     ) -> GenerationOutput:
         """Runs a VirtualSequence as infer_from_blocks does."""
-        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(sequence, salt), whose(session, salt)))
+        options = urgent("infer", session, salt, urgency)
+        return GenerationOutput(self._handle.infer_from_blocks(*self._virtual(sequence, salt), options))
 
     def infer_stream(
-        self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None
+        self, sequence: VirtualSequence, *, session: str | None = None, salt: str | None = None, **urgency: Unpack[Urgency]
     ) -> Iterator[dict[str, Any]]:
         """Runs a VirtualSequence as infer_from_blocks_stream does."""
-        stream = self._handle.infer_from_blocks_stream(*self._virtual(sequence, salt), whose(session, salt))
+        options = urgent("infer_stream", session, salt, urgency)
+        stream = self._handle.infer_from_blocks_stream(*self._virtual(sequence, salt), options)
         return token_dicts(Stream(stream))
 
     def _virtual(self, virtual: VirtualSequence, salt: str | None) -> tuple[_quire.Blocks, list[int], Params]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Callable
 from typing import Any, Literal
 
-from . import _quire
+from . import _quire, habits
 from .convert import to_bytes, to_path, to_text
 
 Model = str | os.PathLike[str]
@@ -17,6 +18,7 @@ Quantize = Literal["auto", "q8g32", "q4g32", "fp8"]
 Scheduler = Literal["fcfs", "priority", "shortest", "fair", "adaptive"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 Speculate = Literal["ngram", "suffix"] | dict[str, Any] | None
+_METHODS = ("ngram", "suffix", "draft", "custom")
 Device = Literal["cpu", "cuda"] | str  # "cuda:1" too
 
 
@@ -68,13 +70,20 @@ def _speculate(wanted: str | dict[str, Any] | None) -> str:
         return to_text(wanted, "speculate")
     if not isinstance(wanted, dict):
         raise TypeError(f"speculate must be None, the name of a method, or a dict, not a {type(wanted).__name__}")
-    text = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in wanted.items()}
-    if wanted.get("method") == "custom":
-        text.pop("propose", None)
-    try:
-        return json.dumps(text)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"speculate holds what is no option: {error}") from None
+    method = wanted.get("method")
+    if isinstance(method, str) and method not in _METHODS:
+        known = ", ".join(f'"{name}"' for name in _METHODS)
+        raise ValueError(f'speculate: "method" must be one of {known}, not {method!r}{habits.hint(method, _METHODS)}')
+    text = {}
+    for name, value in wanted.items():
+        if name == "propose" and method == "custom":
+            continue
+        text[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        try:
+            json.dumps({name: text[name]})
+        except (TypeError, ValueError):
+            raise ValueError(f"speculate: the key {name!r} cannot be {reprlib.repr(value)}") from None
+    return json.dumps(text)
 
 
 def drafter_of(wanted: Any) -> Callable[..., Any] | None:

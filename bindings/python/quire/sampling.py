@@ -33,13 +33,16 @@ class Sampling(TypedDict, total=False):
     speculate: int | bool | None
 
 
-class Request(Sampling, total=False):
-    """The keywords of a call that makes requests: sampling parameters, and how pressing the request is. For a list of
-    prompts each of `priority`, `deadline_seconds` and `tenant` is one value, or a list."""
+class Urgency(TypedDict, total=False):
+    """How pressing a request is. For a list of prompts each is one value, or a list."""
 
     priority: int | Sequence[int]
     deadline_seconds: float | None | Sequence[float | None]
     tenant: str | None | Sequence[str | None]
+
+
+class Request(Sampling, Urgency, total=False):
+    """The keywords of a call that makes requests: sampling parameters, and how pressing the request is."""
 
 
 FIELDS = tuple(Sampling.__annotations__)

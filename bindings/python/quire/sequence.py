@@ -15,7 +15,7 @@ from . import _quire
 from ._quire import Mark
 from .errors import ClosedError
 from .outputs import GenerationOutput, Record
-from .sampling import Params, Sampling, check_params, sampling
+from .sampling import Params, Request, check_params, sampling
 from .session import to_salt, whose
 from .stream import Stream
 from .convert import to_choice, to_ids, to_path
@@ -191,18 +191,20 @@ class Sequence:
         self._handle.append(token_ids_of(ids, "ids"), whose(session))
 
     def generate(
-        self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Sampling]
+        self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Request]
     ) -> GenerationOutput:
         """Goes on from here; the sequence grows by what comes."""
+        options = whose(session, keywords=keywords)
         params = sampling("generate", sampling_params, keywords)
-        return GenerationOutput(self._handle.generate(params, whose(session)))
+        return GenerationOutput(self._handle.generate(params, options))
 
     def stream(
-        self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Sampling]
+        self, sampling_params: Params = None, *, session: str | None = None, **keywords: Unpack[Request]
     ) -> Stream:
         """Streams the answer that generate would return. The sequence has grown with the last delta; a stream closed
         before leaves it."""
-        return Stream(self._handle.stream(sampling("stream", sampling_params, keywords), whose(session)))
+        options = whose(session, keywords=keywords)
+        return Stream(self._handle.stream(sampling("stream", sampling_params, keywords), options))
 
     def logits(self) -> np.ndarray:
         """Returns the logits of the next token, float32 [vocab_size]."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numbers
+import reprlib
+import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
-from . import _quire
+import numpy as np
+
+from . import _quire, habits
 from .convert import _set, to_flag, to_text
 from .errors import KindError
 
@@ -40,11 +45,14 @@ def to_salt(salt: str | None) -> str:
 def _deadline(seconds: Any) -> float | None:
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise KindError(f"deadline_seconds must be a number above 0, or None, not {seconds!r}")
+    if isinstance(seconds, (bool, np.bool_)) or not isinstance(seconds, (numbers.Real, np.number)):
+        raise KindError(f"deadline_seconds must be a number above 0, or None, not {reprlib.repr(seconds)}")
     if not 0 < seconds < float("inf"):
-        raise ValueError(f"deadline_seconds must be a finite number above 0, or None, not {seconds!r}")
-    return float(seconds)
+        raise ValueError(f"deadline_seconds must be a finite number above 0, or None, not {reprlib.repr(seconds)}")
+    try:
+        return float(seconds)
+    except OverflowError:  # an int that no float holds
+        return sys.float_info.max
 
 
 def whose(
@@ -68,6 +76,14 @@ def whose(
         options.deadline_seconds = _deadline(urgency.get("deadline_seconds"))
         tenant = urgency.get("tenant")
         options.tenant = "" if tenant is None else to_text(tenant, "tenant")
+    return options
+
+
+def urgent(call: str, session: str | None, salt: str | None, urgency: MutableMapping[str, Any]) -> _quire.RequestOptions:
+    """Returns RequestOptions of a call whose keywords are all urgency; TypeError for another keyword."""
+    options = whose(session, salt, urgency)
+    for name in urgency:
+        habits.refuse_keyword(call, name, ("session", "salt", *URGENCY), habits.CALLS)
     return options
 
 

@@ -18,7 +18,7 @@ from conftest import KEEPER, MODEL
 
 import quire
 from quire.composing import Asking, Composing, Registering
-from quire.sampling import FIELDS, Request, Sampling
+from quire.sampling import FIELDS, Request, Sampling, Urgency
 
 pytestmark = pytest.mark.cpu_only  # it is about arguments, whatever computes
 
@@ -86,7 +86,7 @@ CALLS |= {"Tokenizer.__call__": quire.Tokenizer.__call__, "inspect": quire.inspe
 
 def fields(annotation):
     """Returns the keywords that `Unpack[...]` stands for."""
-    keywords = {each.__name__: each for each in (Sampling, Request, Composing, Asking, Registering)}[annotation[len("Unpack[") : -1]]
+    keywords = {each.__name__: each for each in (Sampling, Urgency, Request, Composing, Asking, Registering)}[annotation[len("Unpack[") : -1]]
     return {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
 
 

@@ -1,9 +1,11 @@
 """Scheduling: policies, priorities, deadlines, full queues, pressure and the decisions of the scheduler."""
 
 import asyncio
+import fractions
 import threading
 import time
 
+import numpy as np
 import pytest
 from conftest import MODEL, some_ids
 
@@ -251,3 +253,118 @@ def test_every_call_takes_urgency(llm):
     assert chunked.generate(query="Where?", without_system=True, **urgency).token_ids
     assert chunked.generate("Where?", **urgency).token_ids
     chunked.clear_chunks()
+
+
+def calls_on_kv(llm):
+    """Returns calls that go on from KV, by name. Each makes its sequence or context, runs, and returns its request's id."""
+    ids = some_ids(20, 7)
+
+    def sequence(call):
+        def run(**keywords):
+            with llm.sequence(ids) as held:
+                return call(held, **keywords)
+
+        return run
+
+    def streamed(stream):
+        list(stream)
+        return stream.output.request_id
+
+    def virtual(held):
+        return quire.VirtualSequence(some_ids(3), {"max_tokens": 1800, **GREEDY}, *held.blocks())
+
+    def context(**keywords):
+        items = quire.ContextManager(llm)
+        items.add(ids)
+        return items.infer(**keywords)
+
+    def of_virtual(infer):
+        return sequence(lambda held, max_tokens, temperature, ignore_eos, **keywords: infer(virtual(held), **keywords))
+
+    return {
+        "Sequence.generate": sequence(lambda held, **keywords: held.generate(**keywords)),
+        "Sequence.stream": sequence(lambda held, **keywords: streamed(held.stream(**keywords))),
+        "infer_from_blocks": sequence(lambda held, **keywords: llm.infer_from_blocks(*held.blocks(), some_ids(3), **keywords)),
+        "infer_from_blocks_stream": sequence(
+            lambda held, **keywords: list(llm.infer_from_blocks_stream(*held.blocks(), some_ids(3), **keywords))
+        ),
+        "infer": of_virtual(lambda *given, **keywords: llm.infer(*given, **keywords)),
+        "infer_stream": of_virtual(lambda *given, **keywords: list(llm.infer_stream(*given, **keywords))),
+        "ContextManager.infer": context,
+    }
+
+
+@pytest.mark.parametrize("call", calls_on_kv(None))
+def test_calls_on_kv_take_urgency(call):
+    with quire.LLM(MODEL, threads=1) as llm:
+        run = calls_on_kv(llm)[call]
+        with pytest.raises(quire.CancelledError, match=r"deadline of 0\.05 s has passed"):
+            run(priority=1, tenant="a", deadline_seconds=0.05, max_tokens=1800, **GREEDY)
+        with pytest.raises(ValueError, match="deadline_seconds"):
+            run(deadline_seconds=-1, max_tokens=2, **GREEDY)
+        with pytest.raises(TypeError, match="priorty.*did you mean priority"):
+            run(priorty=1, max_tokens=2, **GREEDY)
+        assert llm.stats()["requests_running"] == llm.stats()["blocks_in_use"] == 0
+
+
+def test_a_sequence_goes_first_by_its_priority():
+    with quire.LLM(MODEL, threads=1, scheduler="priority", max_batch_tokens=1) as llm:
+        with llm.sequence(some_ids(20, 1)) as low, llm.sequence(some_ids(20, 2)) as high:
+            blocker = llm.stream(some_ids(8), max_tokens=1000, priority=9, **GREEDY)
+            next(blocker)
+            streams = [low.stream(max_tokens=2, priority=1, **GREEDY), high.stream(max_tokens=2, priority=5, **GREEDY)]
+            blocker.close()
+            for stream in streams:
+                list(stream)
+            admitted = [each for decision in llm.plan_log() for each in decision["admitted"]]
+    assert admitted[-2:] == [streams[1].request_id, streams[0].request_id]
+
+
+def test_a_deadline_bounds_the_registration_of_chunks():
+    with quire.ChunkedLLM(MODEL, threads=1, max_batch_tokens=16) as llm:
+        whole = {"system_prompt": some_ids(60), "context": [some_ids(400, seed) for seed in range(4)], "query": some_ids(9)}
+        with pytest.raises(quire.CancelledError, match=r"deadline of 0\.02 s has passed"):
+            llm.generate(**whole, max_tokens=5, deadline_seconds=0.02)
+        assert llm.list_chunks() == []
+        assert llm.stats()["blocks_in_use"] == 0
+        assert len(llm.generate(**whole, max_tokens=5, deadline_seconds=60, ignore_eos=True).token_ids) == 5
+
+
+def test_a_composition_counts_by_its_share_of_known_kv():
+    with quire.ChunkedLLM(MODEL, threads=1, scheduler="adaptive", max_batch_tokens=1) as llm:
+        keeper = llm.register_chunk(some_ids(64, 5), "system_prompt")
+        card = llm.register_chunk(some_ids(256, 6), "context", anchor=keeper)
+        query = llm.register_chunk(some_ids(8, 7), "query")
+        llm.generate_from_chunks(keeper, [card], query, max_tokens=1)
+        llm.generate(some_ids(64, 8), max_tokens=0)
+        blocker = llm.stream(some_ids(8, 9), max_tokens=1500, **GREEDY)
+        next(blocker)
+        half = llm.stream(some_ids(64, 8) + some_ids(64, 10), max_tokens=1, **GREEDY)
+        nearly_all = llm.stream_from_chunks(keeper, [card], query, max_tokens=1, **GREEDY)
+        nothing = llm.stream(some_ids(64, 12), max_tokens=1, **GREEDY)
+        most = llm.stream(some_ids(64, 8) + some_ids(8, 13), max_tokens=1, **GREEDY)
+        blocker.close()
+        waiting = [half, nearly_all, nothing, most]
+        for stream in waiting:
+            list(stream)
+        admitted = [each for decision in llm.plan_log() for each in decision["admitted"]]
+    names = {half.request_id: "half", nearly_all.request_id: "nearly all", nothing.request_id: "nothing", most.request_id: "most"}
+    assert [names[each] for each in admitted if each in names] == ["nearly all", "most", "half", "nothing"]
+
+
+def test_several_outputs_count_before_the_first_one_runs():
+    with tight(max_waiting=0) as llm:
+        before = llm.stats()["tokens_computed"]
+        with pytest.raises(quire.QueueFullError, match="8 more requests") as refused:
+            llm.generate(some_ids(120), n=8, max_tokens=90, **GREEDY)
+        assert refused.value.requests == 8
+        assert refused.value.needed_bytes == 8 * 7 * llm.stats()["block_bytes"]
+        assert llm.stats()["tokens_computed"] == before and llm.stats()["requests_refused"] == 8
+        assert len(llm.generate(some_ids(120), n=4, max_tokens=9, **GREEDY).outputs) == 4  # they share its blocks
+    with tight(max_waiting=4) as llm:
+        assert len(llm.generate(some_ids(120), n=8, max_tokens=90, **GREEDY).outputs) == 8
+
+
+@pytest.mark.parametrize("seconds", [np.float32(60), np.int64(60), 10**400, fractions.Fraction(121, 2)])
+def test_deadlines_are_any_real_numbers(llm, seconds):
+    assert llm.generate("x", deadline_seconds=seconds, max_tokens=1).token_ids

@@ -39,7 +39,14 @@ def answers(llm):
     return [(out.token_ids, out.text, out.logprobs) for out in outputs]
 
 
-@pytest.mark.parametrize("method", METHODS)
+CPU_ONLY = ("draft", "tree")  # methods that a GPU refuses by name
+
+
+def methods(*names):
+    return [pytest.param(name, marks=pytest.mark.cpu_only) if name in CPU_ONLY else name for name in names]
+
+
+@pytest.mark.parametrize("method", methods(*METHODS))
 def test_no_id_changes(method, expected):
     with quire.LLM(MODEL, threads=1, speculate=METHODS[method]) as llm:
         assert answers(llm) == expected
@@ -51,6 +58,7 @@ def test_no_id_changes(method, expected):
     assert (stats["branches_linked"] > 0) == (method == "tree")
 
 
+@pytest.mark.cpu_only
 def test_usage_counts_guesses():
     with quire.LLM(MODEL, threads=1, speculate=METHODS["draft"]) as llm:
         out = llm.generate(some_ids(30), **GREEDY)
@@ -89,7 +97,7 @@ def walked(llm):
     return said, llm.stats()["blocks_in_use"]
 
 
-@pytest.mark.parametrize("method", ["ngram dict", "draft", "tree", "custom"])
+@pytest.mark.parametrize("method", methods("ngram dict", "draft", "tree", "custom"))
 def test_sequences_fork_and_roll_back_as_without_guesses(method):
     with quire.LLM(MODEL, threads=1, block_tokens=8) as llm:
         want = walked(llm)
@@ -98,6 +106,7 @@ def test_sequences_fork_and_roll_back_as_without_guesses(method):
         assert llm.stats()["tokens_drafted"] > 0
 
 
+@pytest.mark.cpu_only
 def test_a_smaller_model_guesses_for_a_larger_one():
     prompt = "Card 7. Ada trades in apples. They live in Foxley. Card 9."
     with quire.LLM(LARGE, threads=2) as llm:
@@ -120,6 +129,10 @@ def test_a_threshold_is_graded():
     [
         ({"method": "ngram", "depth": 3}, ValueError, "depth"),
         ({"method": "turbo"}, ValueError, "turbo"),
+        ({"method": "ngrams"}, ValueError, "ngrams.*did you mean ngram"),
+        ({"method": "custum", "propose": repeat}, ValueError, "custum.*did you mean custom"),
+        ({"method": "ngram", "propose": repeat}, ValueError, "propose"),
+        ({"method": "ngram", "max_tokens": {3}}, ValueError, "max_tokens"),
         ({"max_tokens": 3}, ValueError, "method"),
         ("", ValueError, "speculate"),
         (3, TypeError, "speculate"),
@@ -159,3 +172,100 @@ def test_an_llm_that_nobody_closes_ends(expected):
         warnings.simplefilter("ignore")
         del llm, stream  # ends without waiting for ever
     assert expected
+
+
+@pytest.mark.parametrize(
+    ("speculate", "says"),
+    [(METHODS["draft"], "draft"), ({"method": "custom", "propose": repeat, "width": 3}, "width")],
+)
+def test_a_gpu_refuses_by_name_what_it_does_not_guess(speculate, says):
+    with pytest.raises(NotImplementedError, match=f"{says}.*CPU alone"):
+        quire.LLM(MODEL, device="cuda", speculate=speculate)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("kind", ["lists", "dict"])
+def test_a_function_may_give_a_tree(kind, expected):
+    answer = {}
+
+    def propose(token_ids, max_tokens):
+        """Guesses wrong first, and beside it what is right."""
+        right = answer.get(len(token_ids), [1])[:max_tokens]
+        wrong = [(token + 1) % 1500 for token in right]
+        if kind == "lists":
+            return [wrong, right, right[:1]]
+        count = len(right)
+        behind = [*range(-1, count - 1)]
+        return {"tokens": wrong + right, "parents": behind + [-1, *range(count, 2 * count - 1)]}
+
+    prompt = some_ids(50, 0)
+    said = expected[0][0]
+    answer.update({len(prompt) + i: said[i:] for i in range(len(said))})
+    steps = {}
+    for width in (1, 3):
+        guess = {"method": "custom", "propose": propose, "width": width, "max_tokens": 4, "adapt": False}
+        with quire.LLM(MODEL, threads=1, speculate=guess) as llm:
+            out = llm.generate(prompt, **GREEDY)
+            assert out.token_ids == said
+            steps[width] = llm.stats()["steps"], out.usage.accepted_tokens, llm.stats()["branches_linked"]
+    assert steps[1][1:] == (0, 0)
+    assert steps[3][1] > 25 and steps[3][2] > 5 and steps[3][0] < steps[1][0] / 3
+
+
+@pytest.mark.cpu_only
+def test_a_number_bounds_all_guesses_of_a_step():
+    with quire.LLM(MODEL, threads=1, speculate=METHODS["tree"]) as llm:
+        for bound in (1, 2, 5):
+            before = llm.stats()["speculative_steps"]
+            out = llm.generate(some_ids(30), **GREEDY, speculate=bound)
+            steps = llm.stats()["speculative_steps"] - before
+            assert 0 < out.usage.drafted_tokens <= bound * steps
+
+
+def test_a_function_that_calls_its_engine_is_told_so(monkeypatch, expected):
+    heard = []
+    monkeypatch.setattr("sys.unraisablehook", lambda failure: heard.append(failure.exc_value))
+    models = []
+
+    def propose(token_ids, max_tokens):
+        return models[0].generate(token_ids, max_tokens=1).token_ids
+
+    guess = {"method": "custom", "propose": propose, "adapt": False}
+    with quire.LLM(MODEL, threads=1, speculate=guess) as llm, quire.LLM(MODEL, threads=1) as other:
+        models.append(llm)
+        assert answers(llm) == expected
+        assert heard and all(isinstance(each, ValueError) and "cannot call the same engine" in str(each) for each in heard)
+        heard.clear()
+        models[0] = other
+        out = llm.generate(some_ids(50, 0), **GREEDY)
+        assert out.token_ids == expected[0][0] and out.usage.accepted_tokens == out.usage.drafted_tokens > 10
+        assert not heard
+
+
+@pytest.mark.cpu_only
+def test_a_draft_model_counts_in_the_same_budget():
+    counts = {}
+    for name, speculate in (("none", None), ("draft", METHODS["draft"])):
+        with quire.LLM(LARGE, threads=1, kv_budget="64MiB", speculate=speculate) as llm:
+            stream = llm.stream(some_ids(640), **{**GREEDY, "max_tokens": 60})
+            for _ in range(20):
+                next(stream)
+            counts[name] = running = llm.stats()
+            assert running["blocks_free"] + running["blocks_cached"] + running["blocks_in_use"] == running["blocks_total"]
+            assert running["blocks_total"] * running["block_bytes"] <= 64 * 2**20
+            stream.close()
+            idle = llm.stats()
+            assert idle["blocks_in_use"] == idle["bytes_in_use"] == 0
+    for name in ("blocks_in_use", "bytes_in_use", "weight_bytes"):
+        assert counts["draft"][name] > counts["none"][name], name
+    share = counts["draft"]["bytes_in_use"] / counts["none"]["bytes_in_use"]
+    assert counts["draft"]["blocks_in_use"] == pytest.approx(counts["none"]["blocks_in_use"] * share, abs=1.5)
+
+
+def test_recent_outputs_are_those_of_salt_and_tenant():
+    with quire.LLM(MODEL, threads=1, speculate=METHODS["suffix"]) as llm:
+        drawn = {"temperature": 2, "seed": 5, "max_tokens": 60, "ignore_eos": True}
+        first = llm.generate(some_ids(40, 3), **drawn, tenant="a").usage.accepted_tokens
+        assert llm.generate(some_ids(40, 3), **drawn, tenant="b").usage.accepted_tokens == first
+        assert llm.generate(some_ids(40, 3), **drawn, salt="a").usage.accepted_tokens == first
+        assert llm.generate(some_ids(40, 3), **drawn, tenant="a").usage.accepted_tokens > first + 20

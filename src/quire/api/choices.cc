@@ -42,7 +42,7 @@ Status start_others(std::span<const Choice> first, std::span<const Choice> other
                     std::vector<std::shared_ptr<engine::Channel>>& channels,
                     const SubmitChoices& submit, const Interrupt& interrupted) try {
   for (std::size_t i = 0; i < first.size(); ++i) {
-    while (first[i].leads && !channels[i]->wait(interrupted ? kInterruptPollMs : -1)) {
+    while (first[i].followers > 0 && !channels[i]->wait(interrupted ? kInterruptPollMs : -1)) {
       if (interrupted()) {
         return {ErrorCode::kCancelled, "the call was interrupted"};
       }
@@ -78,7 +78,7 @@ Result<std::vector<GenerationOutput>> run_choices(engine::Engine& engine, std::s
   for (std::size_t i = 0; i < count; ++i) {
     const SamplingParams& asked = params[params.size() == 1 ? 0 : i];
     QUIRE_TRY_STATUS(asked.validate());
-    first.push_back({.prompt = i, .params = params_of(asked, 0), .leads = asked.n > 1});
+    first.push_back({.prompt = i, .params = params_of(asked, 0), .followers = asked.n - 1});
     for (std::int32_t choice = 1; choice < asked.n; ++choice) {
       others.push_back({.prompt = i, .params = params_of(asked, choice), .index = choice});
     }
@@ -129,9 +129,11 @@ Result<std::vector<GenerationOutput>> generate_choices(
                           .params = choice.params,
                           .session = std::move(whose.session),
                           .salt = std::move(whose.salt),
-                          .streaming = choice.leads,
+                          .streaming = choice.followers > 0,
                           .explain = whose.explain && choice.index == 0,
-                          .urgency = engine::urgency_of(whose, submitted)});
+                          .urgency = engine::urgency_of(whose, submitted),
+                          .followers = choice.followers,
+                          .follows = choice.index > 0});
     }
     auto channels = engine.submit(std::move(requests));
     if (channels.ok() && first.empty()) {

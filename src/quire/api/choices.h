@@ -27,8 +27,8 @@ struct Choice {
   SamplingParams params;
   // Index among the choices of the prompt.
   std::int32_t index = 0;
-  // True: others wait for its first token, so it must stream.
-  bool leads = false;
+  // Others that wait for its first token. With some it must stream.
+  std::int32_t followers = 0;
 };
 using SubmitChoices = std::function<Result<std::vector<std::shared_ptr<engine::Channel>>>(
     std::span<const Choice> choices)>;

@@ -26,6 +26,7 @@
 #include "quire/chunks/composition_planner.h"
 #include "quire/chunks/composition_preview.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/call_deadline.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/llm_options.h"
@@ -75,7 +76,9 @@ bool is_independent(const CompositionSpec& spec) {
 // Returns the run of a choice. `run` has what all choices of its composition share.
 chunks::ComposedRun run_of(const Choice& choice, chunks::ComposedRun run) {
   run.params = &choice.params;
-  run.streaming = choice.leads;
+  run.streaming = choice.followers > 0;
+  run.followers = choice.followers;
+  run.follows = choice.index > 0;
   run.options.explain = run.options.explain && choice.index == 0;
   return run;
 }
@@ -399,6 +402,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   QUIRE_TRY_STATUS(check_counts(specs.size(), params.size(), options.size(), "request"));
   const engine::Clock::time_point submitted = engine::Clock::now();
+  const engine::CallDeadline deadline(options, interrupted);
   const auto submit = [&](std::span<const Choice> choices) {
     std::vector<chunks::ComposedRun> runs;
     runs.reserve(choices.size());
@@ -407,7 +411,7 @@ Result<std::vector<GenerationOutput>> ChunkedLLM::batch_generate_from_chunks(
                                      .options = options_of(options, choice.prompt),
                                      .submitted = submitted}));
     }
-    return service->submit(runs, interrupted);
+    return deadline.ended(service->submit(runs, deadline.interrupt()));
   };
   return run_choices(service.runtime->engine(), specs.size(), params, submit, interrupted);
 } catch (const std::bad_alloc&) {
@@ -421,7 +425,8 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   const chunks::ComposedRun run{
       .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
-  QUIRE_TRY(const auto channels, service->submit({&run, 1}, interrupted));
+  const engine::CallDeadline deadline({&options, 1}, interrupted);
+  QUIRE_TRY(const auto channels, deadline.ended(service->submit({&run, 1}, deadline.interrupt())));
   auto stream = std::make_unique<Stream::Impl>();
   stream->engine = engine_of(service.runtime);
   stream->channel = channels.front();
@@ -438,16 +443,17 @@ Result<RegisteredGeneration> ChunkedLLM::generate(const ChunkedPrompt& prompt,
                                                   const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   chunks::TakenChunks taken;
+  const engine::CallDeadline deadline({&options, 1}, interrupted);
   const auto generate_now = [&]() -> Result<RegisteredGeneration> {
     try {
       return generate_registered(service, prompt, how,
                                  {.params = &params, .counted = persist_chunks, .options = options},
-                                 taken, interrupted);
+                                 taken, deadline.interrupt());
     } catch (const std::bad_alloc&) {
       return base::no_memory("the call");
     }
   };
-  auto generation = generate_now();
+  auto generation = deadline.ended(generate_now());
   if (generation.ok() && persist_chunks) {
     service->release(std::move(taken.registered));
   } else {

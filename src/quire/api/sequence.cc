@@ -19,6 +19,7 @@
 #include "quire/api/stream_impl.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
+#include "quire/engine/call_deadline.h"
 #include "quire/engine/reuse_grade.h"
 #include "quire/interrupt.h"
 #include "quire/llm.h"
@@ -123,9 +124,10 @@ Result<std::unique_ptr<Stream::Impl>> start_behind(const LLM::Impl& llm, const B
   QUIRE_TRY(const auto runtime, llm.open());
   QUIRE_TRY_STATUS(how.params->validate());
   QUIRE_TRY_STATUS(check_fresh(existing));
-  QUIRE_TRY(const StateRef state,
-            runtime->sequences().open(existing.impl().runs, new_tokens, interrupted,
-                                      ReuseGrade::kApproximate, how.options));
+  const engine::CallDeadline deadline({&how.options, 1}, interrupted);
+  QUIRE_TRY(const StateRef state, deadline.ended(runtime->sequences().open(
+                                      existing.impl().runs, new_tokens, deadline.interrupt(),
+                                      ReuseGrade::kApproximate, how.options)));
   auto stream = std::make_unique<Stream::Impl>();
   QUIRE_TRY(stream->channel, runtime->sequences().generate(state, how, [](const StateRef&) {}));
   stream->engine = engine_of(runtime);

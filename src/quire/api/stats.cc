@@ -32,7 +32,7 @@ void visit_numbers(const EngineStats& stats, const Visit& visit) {
 
 EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& stats) {
   const tiers::ReloadPolicy::Measured pace = runtime.tiers().reload_policy().measured();
-  const auto& ledger = stats.ledger;
+  const auto ledger = stats.counts_of_both();
   return {.blocks_total = ledger.blocks_total,
           .blocks_free = ledger.blocks_free,
           .blocks_cached = ledger.blocks_cached,

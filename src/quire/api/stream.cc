@@ -72,6 +72,7 @@ Result<std::optional<Delta>> Stream::next() try {
     return std::optional<Delta>();
   }
   QUIRE_TRY_STATUS(impl_->engine->home().check());
+  QUIRE_TRY_STATUS(impl_->engine->thread().check_outside());
   [[maybe_unused]] const bool arrived = impl_->arrived(-1);
   if (const std::optional<Error>& refusal = impl_->refusal; refusal.has_value()) {
     impl_->ended = true;

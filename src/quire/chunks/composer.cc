@@ -475,7 +475,9 @@ Result<engine::NewRequest> Composer::request_for(const ComposedRun& run,
                              .salt = planner_.whose(run),
                              .streaming = run.streaming,
                              .notify = run.options.notify,
-                             .urgency = engine::urgency_of(run.options, run.submitted)};
+                             .urgency = engine::urgency_of(run.options, run.submitted),
+                             .followers = run.followers,
+                             .follows = run.follows};
   if (run.kind == engine::RequestKind::kGenerate) {
     request.params = *run.params;
   }

@@ -29,6 +29,9 @@ struct ComposedRun {
   std::shared_ptr<engine::RequestObserver> observer = nullptr;
   // Submission of what the caller waits for.
   engine::Clock::time_point submitted = engine::Clock::now();
+  // The next two have the meaning that they have in engine::NewRequest.
+  std::int32_t followers = 0;
+  bool follows = false;
 };
 
 class CompositionPlanner {

@@ -22,6 +22,7 @@
 #include "quire/context_types.h"
 #include "quire/contexts/item_list.h"
 #include "quire/contexts/turn_format.h"
+#include "quire/engine/active_request.h"
 #include "quire/engine/channel.h"
 #include "quire/interrupt.h"
 #include "quire/kv_store/store.h"
@@ -144,6 +145,7 @@ class Context {
     const Interrupt& interrupted;
     const ContextFollow& follow;
     RequestOptions options;
+    engine::Clock::time_point submitted = engine::Clock::now();
     std::size_t handed_out = 0;  // bytes of text
     bool stopped = false;
   };
@@ -177,6 +179,8 @@ class Context {
                                                    const sequences::StateRef& state,
                                                    std::span<const sequences::BlockRun> items,
                                                    std::int64_t opening, const Asking& asking);
+  [[nodiscard]] Result<ContextAnswer> read_and_infer(runtime::Runtime& runtime, const Turn& turn,
+                                                     const Asking& asking);
   [[nodiscard]] Result<ContextAnswer> infer_anchored(runtime::Runtime& runtime, Turn turn,
                                                      Asking asking);
   [[nodiscard]] Result<ContextAnswer> infer_exact(runtime::Runtime& runtime, const Turn& turn,

@@ -17,6 +17,7 @@
 #include "quire/context_types.h"
 #include "quire/contexts/context.h"
 #include "quire/contexts/item_list.h"
+#include "quire/engine/call_deadline.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/sampling_json.h"
 #include "quire/engine/session_service.h"
@@ -144,7 +145,8 @@ Result<Context::Generated> Context::generate(runtime::Runtime& runtime,
                  .sampler_goes_on = false,
                  .options = asking.options,
                  .source = "context",
-                 .cached = cached},
+                 .cached = cached,
+                 .submitted = asking.submitted},
                 [next](sequences::StateRef reached) { *next = std::move(reached); }));
   asking.params.seed = channel->seed();
   QUIRE_TRY_STATUS(attend(runtime, *channel, asking));
@@ -359,15 +361,26 @@ Result<ContextAnswer> Context::infer(const std::optional<std::string>& text,
       options, options_.salt,
       "a context has the salt that it was opened with; give that one, or none"));
   QUIRE_TRY(const Turn turn, make_turn(*runtime, text));
+  const engine::CallDeadline deadline({&options, 1}, interrupted);
+  RequestOptions pressing = whose(options.session);
+  pressing.priority = options.priority;
+  pressing.deadline_seconds = options.deadline_seconds;
+  pressing.tenant = options.tenant;
   const Asking asking{.params = params,
-                      .interrupted = interrupted,
+                      .interrupted = deadline.interrupt(),
                       .follow = follow,
-                      .options = whose(options.session)};
-  if (options_.mode == ReuseMode::kExact) {
-    return infer_exact(*runtime, turn, asking);
-  }
-  const Arriving arriving = begin_reading(*runtime, active_items(false));
-  auto answer = infer_anchored(*runtime, turn, asking);
+                      .options = std::move(pressing)};
+  return deadline.ended(options_.mode == ReuseMode::kExact
+                            ? infer_exact(*runtime, turn, asking)
+                            : read_and_infer(*runtime, turn, asking));
+}
+
+// Answers in mode anchored, while KV of items is read.
+Result<ContextAnswer> Context::read_and_infer(runtime::Runtime& runtime, const Turn& turn,
+                                              const Asking& asking) {
+  const Interrupt& interrupted = asking.interrupted;
+  const Arriving arriving = begin_reading(runtime, active_items(false));
+  auto answer = infer_anchored(runtime, turn, asking);
   Interrupt leaves;  // an answer that is there is kept
   if (!answer.ok()) {
     leaves = [&] {
@@ -376,7 +389,7 @@ Result<ContextAnswer> Context::infer(const std::optional<std::string>& text,
   }
   QUIRE_TRY(const bool right, end_reading(arriving, leaves));
   // Damaged KV has given nothing away: it is computed now.
-  return right || answer.ok() ? std::move(answer) : infer_anchored(*runtime, turn, asking);
+  return right || answer.ok() ? std::move(answer) : infer_anchored(runtime, turn, asking);
 }
 
 }  // namespace quire::contexts

@@ -17,7 +17,8 @@ struct DraftHistory {
   std::span<const TokenId> own;     // tokens of the request's own sequence: of a plain request all,
                                     // of a composed one the end of the prompt and the output
   std::span<const TokenId> output;  // generated tokens
-  std::string_view tenant;
+  std::string_view salt;            // whose cached prefixes the request shares
+  std::string_view tenant;          // whose service it is
 };
 
 // Return all tokens in one list, and their number.
@@ -30,7 +31,8 @@ struct DraftQuery {
   RequestId request;
   DraftHistory history;
   std::int32_t most = 0;  // tokens one behind the other
-  // Tokens in all. A source that only knows chains does without the more.
+  // Tokens in all: first those that the request allows, then those that the step asks for. A source
+  // that only knows chains does without the more.
   std::int32_t most_in_tree = 0;
   Guess* draft{};  // gets them; empty before
 };
@@ -45,6 +47,11 @@ class DraftSource {
 
   // Answers all queries of a step. A guess may be short or empty, and may hold any number.
   virtual void propose(std::span<const DraftQuery> queries) = 0;
+  // Sets how long the next propose() may compute prompts. Infinite: as long as it takes. A prompt
+  // that takes longer goes on with the next call, and has no guess until then.
+  virtual void set_prompt_seconds(double /*seconds*/) {}
+  // Returns the seconds in which the last propose() has computed prompts.
+  [[nodiscard]] virtual double prompt_seconds() const { return 0; }
   // Returns the seconds that a request's first guess takes beside those of any guess: a draft model
   // computes the prompt then. 0: none, or nothing is known of them.
   [[nodiscard]] virtual double seconds_to_begin(const DraftQuery& /*query*/) const { return 0; }

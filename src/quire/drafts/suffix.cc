@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/str.h"
 #include "quire/drafts/draft_source.h"
 #include "quire/drafts/matches.h"
 #include "quire/types.h"
@@ -17,6 +18,11 @@ namespace {
 
 constexpr double kUnlikely = 0.1;        // below it a guess ends
 constexpr std::size_t kMostPlaces = 64;  // that are counted
+
+// Returns a name for salt and tenant together.
+std::string name_of(const DraftHistory& history) {
+  return base::str_cat(history.salt.size(), ":", history.salt, history.tenant);
+}
 
 }  // namespace
 
@@ -77,7 +83,7 @@ void SuffixSource::propose(std::span<const DraftQuery> queries) {
     for (std::size_t i = query.history.prompt.size(); i > 0; --i) {
       look_in(own, query.history.prompt[i - 1]);
     }
-    if (const auto found = tenants_.find(query.history.tenant); found != tenants_.end()) {
+    if (const auto found = tenants_.find(name_of(query.history)); found != tenants_.end()) {
       for (auto text = found->second.texts.rbegin(); text != found->second.texts.rend(); ++text) {
         look_in(own, *text);
       }
@@ -90,7 +96,7 @@ void SuffixSource::learn(const DraftHistory& history) {
   if (history.output.empty()) {
     return;
   }
-  Outputs& outputs = tenants_[std::string(history.tenant)];
+  Outputs& outputs = tenants_[name_of(history)];
   outputs.heard = ++heard_;
   const auto text = history.output.last(std::min(history.output.size(), kKeptTokens));
   outputs.texts.emplace_back(text.begin(), text.end());

@@ -103,6 +103,10 @@ struct NewRequest {
   std::shared_ptr<RequestObserver> observer;  // may be null
   Clock::time_point submitted = Clock::now();
   Urgency urgency;
+  // Requests of the same prompt that are submitted once this one has begun. The queue counts them
+  // with this one, and not again when they come.
+  std::int32_t followers = 0;
+  bool follows = false;  // true: such a request
 };
 
 // Owned by the engine thread. The text side is absent for models without tokenizer.

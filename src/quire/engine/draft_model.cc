@@ -1,6 +1,7 @@
 #include "quire/engine/draft_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -145,8 +146,7 @@ double DraftModel::seconds_to_begin(const drafts::DraftQuery& query) const {
   } else {
     const auto [found, is_new] = findable_.try_emplace(query.request.value, 0);
     if (is_new) {
-      found->second =
-          ledger_->cache().match(drafts::all_tokens(query.history), query.history.tenant);
+      found->second = ledger_->cache().match(drafts::all_tokens(query.history), query.history.salt);
     }
     lacking -= found->second;
   }
@@ -180,7 +180,7 @@ std::optional<SeqId> DraftModel::follow(const drafts::DraftQuery& query) {
     }
     forget(query.request);  // a window has freed what it would go back to
   }
-  const SeqId opened = sequences.open(tokens, true, {}, query.history.tenant);
+  const SeqId opened = sequences.open(tokens, true, {}, query.history.salt);
   sequences_.emplace(query.request.value, opened);
   return opened;
 }
@@ -206,26 +206,45 @@ Result<std::span<float>> DraftModel::compute(std::span<const sched::ScheduledRun
   return logits;
 }
 
-// Computes all but the last tokens of a sequence that lacks many. Returns whether it could.
-bool DraftModel::compute_most(SeqId sequence) {
-  const std::int32_t before = pending(sequence);
-  base::Stopwatch watch;
-  while (pending(sequence) > kFewPending) {
-    const sched::ScheduledRun run{.sequence = sequence,
-                                  .first = ledger_->sequences().num_computed(sequence),
-                                  .count = std::min(pending(sequence) - 1, kMostRows)};
-    if (!compute({&run, 1}, 0).ok()) {
-      return false;
-    }
+// Returns how many rows of a prompt fit into the time that is left, by what the last ones took. A
+// few always do, so that no prompt stands still.
+std::int32_t DraftModel::rows_in_time() const {
+  if (std::isinf(prompt_seconds_left_)) {
+    return kMostRows;
   }
-  if (const std::int32_t computed = before - pending(sequence); computed > 0) {
+  const double rows =
+      prompt_tokens_ == 0 ? 0 : prompt_seconds_left_ * prompt_tokens_ / prompt_seconds_;
+  return static_cast<std::int32_t>(std::clamp<double>(rows, kFewPending, kMostRows));
+}
+
+// Computes all but the last tokens of a sequence that lacks many, as far as there is time.
+DraftModel::Prompt DraftModel::compute_most(SeqId sequence) {
+  while (pending(sequence) > kFewPending) {
+    if (prompt_seconds_left_ <= 0 && std::exchange(prompt_rows_, true)) {
+      return Prompt::kGoesOn;
+    }
+    const std::int32_t count = std::min(pending(sequence) - 1, rows_in_time());
+    const sched::ScheduledRun run{
+        .sequence = sequence, .first = ledger_->sequences().num_computed(sequence), .count = count};
+    base::Stopwatch watch;
+    if (!compute({&run, 1}, 0).ok()) {
+      return Prompt::kNoRoom;
+    }
     constexpr double kKept = 0.9;
     double seconds = 0;
     watch.lap(seconds);
     prompt_seconds_ = kKept * prompt_seconds_ + seconds;
-    prompt_tokens_ = kKept * prompt_tokens_ + computed;
+    prompt_tokens_ = kKept * prompt_tokens_ + count;
+    prompt_seconds_left_ -= seconds;
+    prompt_seconds_spent_ += seconds;
+    prompt_rows_ = true;
   }
-  return true;
+  return Prompt::kComputed;
+}
+
+std::int64_t DraftModel::weight_bytes() const {
+  QUIRE_CHECK(bundle_.decoder.has_value(), "open() made it");
+  return bundle_.decoder->pack_report().packed_bytes;
 }
 
 // Closes the sequences of a guess that are not the request's own.
@@ -273,18 +292,21 @@ void DraftModel::grow(Asked& asked, std::span<const float> logits) {
 
 void DraftModel::propose(std::span<const drafts::DraftQuery> queries) {
   close_all_but(queries);
+  prompt_rows_ = false;
+  prompt_seconds_spent_ = 0;
   for (const SeqId left : std::exchange(forks_, {})) {  // by a call that ran out of memory, too
     ledger_->sequences().close(left);
   }
   asked_.clear();
   for (const drafts::DraftQuery& query : queries) {
     const std::optional<SeqId> sequence = follow(query);
-    if (sequence && compute_most(*sequence)) {
+    const Prompt prompt = sequence ? compute_most(*sequence) : Prompt::kNoRoom;
+    if (prompt == Prompt::kComputed) {
       asked_.push_back({.query = &query,
                         .tree = drafts::GuessTree(
                             {.levels = query.most, .tokens = query.most_in_tree, .width = width_}),
                         .tips = {{.sequence = *sequence}}});
-    } else {
+    } else if (prompt == Prompt::kNoRoom) {
       forget(query.request);
     }
   }

@@ -5,11 +5,13 @@
 //      as many of them, of as many tokens, as the large model has.
 //   2. A request has a sequence here from its first guess on, until it ends or is not asked for.
 //   3. A guess that finds no block is no guess. Nothing waits, and no request fails for it.
+//   4. Prompts are computed within the time that a step has left, some rows in each step.
 //
 // Thread rule: the engine thread, but for open().
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,10 +54,14 @@ class DraftModel final : public drafts::DraftSource {
   [[nodiscard]] Status make_room(std::int64_t bytes, std::int32_t block_tokens);
 
   void propose(std::span<const drafts::DraftQuery> queries) override;
+  void set_prompt_seconds(double seconds) override { prompt_seconds_left_ = seconds; }
+  [[nodiscard]] double prompt_seconds() const override { return prompt_seconds_spent_; }
   void forget(RequestId request) override;
   [[nodiscard]] double seconds_to_begin(const drafts::DraftQuery& query) const override;
-  // Returns how many of its blocks are in use.
-  [[nodiscard]] std::int32_t blocks_in_use() const { return ledger_->counts().blocks_in_use; }
+  // Returns the counts of its blocks, which are its own.
+  [[nodiscard]] kv::LedgerCounts counts() const { return ledger_->counts(); }
+  // Returns the bytes of its packed weights.
+  [[nodiscard]] std::int64_t weight_bytes() const;
 
  private:
   // A guess in the making. Its sequences end in tokens behind which it grows next.
@@ -77,7 +83,11 @@ class DraftModel final : public drafts::DraftSource {
   }
   void close_all_but(std::span<const drafts::DraftQuery> queries);
   [[nodiscard]] std::optional<SeqId> follow(const drafts::DraftQuery& query);
-  [[nodiscard]] bool compute_most(SeqId sequence);
+  // Says how far a prompt is: all but its last tokens are computed, there was no block, or the time
+  // is over.
+  enum class Prompt : std::uint8_t { kComputed, kNoRoom, kGoesOn };
+  [[nodiscard]] Prompt compute_most(SeqId sequence);
+  [[nodiscard]] std::int32_t rows_in_time() const;
   [[nodiscard]] Result<std::span<float>> compute(std::span<const sched::ScheduledRun> runs,
                                                  std::int32_t logit_rows);
   [[nodiscard]] std::int32_t pending(SeqId sequence) const;
@@ -99,6 +109,9 @@ class DraftModel final : public drafts::DraftSource {
   mutable std::unordered_map<std::uint64_t, std::int32_t> findable_;
   double prompt_seconds_ = 0;  // of computing prompts; old ones count less
   double prompt_tokens_ = 0;
+  double prompt_seconds_left_ = std::numeric_limits<double>::infinity();  // for this call
+  double prompt_seconds_spent_ = 0;                                       // of that
+  bool prompt_rows_ = false;               // true: this call has computed some of a prompt
   std::vector<Asked> asked_;               // queries that go on
   std::vector<SeqId> forks_;               // that guesses have opened
   std::vector<sched::ScheduledRun> runs_;  // [tips of all]

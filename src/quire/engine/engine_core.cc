@@ -270,6 +270,21 @@ Result<std::int64_t> open_draft(const ModelBundle& bundle, const tensor::KVGeome
 
 }  // namespace
 
+kv::LedgerCounts EngineStats::counts_of_both() const {
+  kv::LedgerCounts counts = ledger;
+  const std::int64_t each = std::max<std::int64_t>(block_bytes, 1);
+  const std::int64_t total = draft.bytes_total / each;
+  const std::int64_t used = std::min((draft.bytes_in_use + each - 1) / each, total);
+  const std::int64_t cached = std::min(draft.bytes_cached / each, total - used);
+  counts.blocks_total += static_cast<std::int32_t>(total);
+  counts.blocks_in_use += static_cast<std::int32_t>(used);
+  counts.blocks_cached += static_cast<std::int32_t>(cached);
+  counts.blocks_free += static_cast<std::int32_t>(total - used - cached);
+  counts.bytes_total += draft.bytes_total;
+  counts.bytes_in_use += draft.bytes_in_use;
+  return counts;
+}
+
 EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
                        std::optional<kv_store::PagedPool> staged,
                        const kv::LedgerConfig& ledger_config,
@@ -351,6 +366,10 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
   }
   QUIRE_TRY(auto core, make_core(std::move(bundle), std::move(paged_pool), std::move(staging),
                                  ledger, options, accelerator));
+  if (draft != nullptr) {
+    core->counters.weight_bytes += draft->weight_bytes();
+    core->drafts_by = draft.get();
+  }
   core->draft = std::move(draft);
   return core;
 }

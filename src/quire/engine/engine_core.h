@@ -87,6 +87,7 @@ struct EngineOptions {
 // Counters of one moment, after a finished step.
 struct EngineStats {
   kv::LedgerCounts ledger;
+  kv::LedgerCounts draft;  // of a draft model, whose blocks are its own
   std::int64_t block_bytes = 0;
   std::int64_t tokens_computed = 0;  // rows that went through the model
   // Reused tokens of prompts, wherever their KV was: the sum of cached_tokens.
@@ -133,9 +134,11 @@ struct EngineStats {
     return schedule_seconds + build_seconds + forward_host_seconds + settle_seconds +
            deliver_seconds;
   }
+  // Returns the counts of both models, in blocks of the large one. Those in use are rounded up.
+  [[nodiscard]] kv::LedgerCounts counts_of_both() const;
   double load_seconds = 0;
   std::int64_t load_bytes = 0;
-  std::int64_t weight_bytes = 0;         // packed
+  std::int64_t weight_bytes = 0;         // packed, those of a draft model too
   std::int64_t mapped_weight_bytes = 0;  // packed weight bytes that an earlier start has packed
 };
 
@@ -176,7 +179,8 @@ struct EngineCore {
   std::vector<tensor::PagedKVView> views;  // [formats, and staging if it is there][layers]
   kv::Ledger ledger;
   sched::Scheduler scheduler;
-  std::unique_ptr<DraftModel> draft;  // of the method kDraft, until the engine has it
+  std::unique_ptr<DraftModel> draft;      // of the method kDraft, until the engine has it
+  const DraftModel* drafts_by = nullptr;  // the same, for its counts
   PlanLog plan_log;
   SwapSpace swap_space;
   std::unique_ptr<kv_store::HostPoints> host_points;  // null: none is kept in host memory

@@ -5,6 +5,7 @@
 #include <future>
 #include <mutex>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "quire/device/cpu/start_thread.h"
@@ -12,6 +13,17 @@
 #include "quire/result.h"
 
 namespace quire::engine {
+
+namespace {
+
+Error nested_error() {
+  return {.code = ErrorCode::kInvalidArgument,
+          .message =
+              "a function that the engine calls, as a drafter, cannot call the same engine, "
+              "which waits for it; call another one, or call before and after"};
+}
+
+}  // namespace
 
 Error closed_error() {
   return {.code = ErrorCode::kClosed, .message = "the engine is closed; open the model again"};
@@ -25,10 +37,17 @@ Status EngineThread::start() {
   return {};
 }
 
+bool EngineThread::is_inside() const { return owned_ && owner_ == std::this_thread::get_id(); }
+
+Status EngineThread::check_outside() const {
+  const std::lock_guard lock(mutex_);
+  return is_inside() ? Status(nested_error()) : Status();
+}
+
 bool EngineThread::close() {
   {
     const std::lock_guard lock(mutex_);
-    if (closing_) {
+    if (closing_ || is_inside()) {
       return false;
     }
     closing_ = true;
@@ -61,12 +80,16 @@ Status EngineThread::call(const std::function<void()>& work) {
   if (closing_) {
     return closed_error();
   }
+  if (is_inside()) {
+    return nested_error();
+  }
   if (!owned_ && !must_wake()) {
     struct Turn {
       EngineThread& thread;
       ~Turn() { thread.give_up_ownership(); }
     };
     owned_ = true;
+    owner_ = std::this_thread::get_id();
     lock.unlock();
     const Turn turn{*this};
     worker_.begin_turn();
@@ -169,6 +192,7 @@ void EngineThread::run() {
       owned_ = false;
       work_arrived_.wait(lock, [this] { return !owned_ && must_wake(); });
       owned_ = true;
+      owner_ = std::this_thread::get_id();
       if (closing_ && mailbox_.empty()) {
         break;
       }

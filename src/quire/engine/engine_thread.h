@@ -56,12 +56,13 @@ class EngineThread {
 
   // Starts the thread. kIo when the system grants none.
   [[nodiscard]] Status start();
-  // Ends the thread, and waits for it. Returns false when it was closed before, or never started.
-  // Any thread but the engine's.
+  // Ends the thread, and waits for it. Returns false when it was closed before, or never started,
+  // and on the engine thread.
   bool close();
 
   // Runs `work` between two steps, on the engine thread or, while that sleeps, on this one, and
-  // returns when it is done. kClosed when closed, kOutOfBlocks when memory was refused.
+  // returns when it is done. kClosed when closed, kOutOfBlocks when memory was refused,
+  // kInvalidArgument on the engine thread: a drafter may not call the engine that asks it.
   [[nodiscard]] Status call(const std::function<void()>& work);
   // Runs work that takes something back and may be done twice. Tries again where memory is refused.
   void call_surely(const std::function<void()>& work);
@@ -96,10 +97,14 @@ class EngineThread {
   // Returns whether a task waits, or the thread is to end.
   [[nodiscard]] bool has_tasks() const;
   [[nodiscard]] bool closed() const;
+  // Returns kInvalidArgument on the engine thread, which cannot wait for itself.
+  [[nodiscard]] Status check_outside() const;
   // Returns how many tasks were posted so far.
   [[nodiscard]] std::uint64_t posted() const;
 
  private:
+  // Returns whether this thread is in the worker. Under mutex_.
+  [[nodiscard]] bool is_inside() const;
   // Sends a task. `awaited` says that somebody waits until it has run.
   bool send(Tasks task, bool awaited) noexcept;
   void run();
@@ -118,6 +123,7 @@ class EngineThread {
   Tasks mailbox_;
   bool closing_ = false;
   bool owned_ = true;         // a thread is in the worker
+  std::thread::id owner_;     // which one
   std::uint64_t posted_ = 0;  // tasks without a caller who waits
   std::thread thread_;
 };

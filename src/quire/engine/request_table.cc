@@ -15,6 +15,7 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/active_request.h"
+#include "quire/engine/call_deadline.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/queue_limit.h"
@@ -54,44 +55,53 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
 }
 
+// Returns what the scheduler gets of a request, whose session is known from now on.
+sched::Request RequestTable::scheduled_of(const NewRequest& request, RequestId id) {
+  const std::optional<SeqId> sequence =
+      request.composed ? std::optional(request.composed->sequence) : std::nullopt;
+  const kv::SessionRef session = sessions_.named(request.session, request.salt);
+  if (sequence) {
+    core_.ledger.cache().assign(*sequence, session);
+  }
+  sched::Request scheduled{.id = id,
+                           .prompt = request.prompt,
+                           .sequence = sequence,
+                           .max_new_tokens = request.params.max_tokens,
+                           .reuse = request.reuse,
+                           .session = session,
+                           .salt = options_.salt_of(request.salt),
+                           .followers = request.followers,
+                           .priority = request.urgency.priority,
+                           .tenant = request.urgency.tenant.empty() ? options_.salt_of(request.salt)
+                                                                    : request.urgency.tenant,
+                           .submitted = request.submitted,
+                           .marks = request.marks,
+                           .behind_window = request.behind_window};
+  const std::vector<kv::PointMark> turns = core_.turns.marks(request.prompt);
+  scheduled.marks.insert(scheduled.marks.end(), turns.begin(), turns.end());
+  return scheduled;
+}
+
 Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
   const std::uint64_t first_draw = next_draw_;
   const std::optional<std::int32_t> most_waiting = options_.scheduling.max_waiting;
+  std::int64_t added = 0;  // for the queue, with requests that follow
   std::int64_t bytes = 0;
   channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
-    const std::optional<SeqId> sequence =
-        request.composed ? std::optional(request.composed->sequence) : std::nullopt;
-    const kv::SessionRef session = sessions_.named(request.session, request.salt);
-    if (sequence) {
-      core_.ledger.cache().assign(*sequence, session);
-    }
-    sched::Request scheduled{.id = id,
-                             .prompt = request.prompt,
-                             .sequence = sequence,
-                             .max_new_tokens = request.params.max_tokens,
-                             .reuse = request.reuse,
-                             .session = session,
-                             .salt = options_.salt_of(request.salt),
-                             .priority = request.urgency.priority,
-                             .tenant = request.urgency.tenant.empty()
-                                           ? options_.salt_of(request.salt)
-                                           : request.urgency.tenant,
-                             .submitted = request.submitted,
-                             .marks = request.marks,
-                             .behind_window = request.behind_window};
-    const std::vector<kv::PointMark> turns = core_.turns.marks(request.prompt);
-    scheduled.marks.insert(scheduled.marks.end(), turns.begin(), turns.end());
+    const sched::Request scheduled = scheduled_of(request, id);
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;
       channels.clear();
       return status;
     }
-    bytes += most_waiting ? kv_bytes(core_, request) : 0;
+    const std::int64_t more = request.follows ? 0 : std::int64_t{1} + request.followers;
+    added += more;
+    bytes += most_waiting ? more * kv_bytes(core_, request) : 0;
     if (const auto deadline = request.urgency.deadline) {
       deadlines_.emplace(*deadline, id.value);
     }
@@ -104,12 +114,12 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
     active_.emplace(id.value, std::move(active));
   }
   Status status =
-      most_waiting ? check_queue(core_, *most_waiting, std::ssize(requests), bytes) : Status();
+      most_waiting && added > 0 ? check_queue(core_, *most_waiting, added, bytes) : Status();
   if (!status.ok()) {
     withdraw(first, {});
     next_draw_ = first_draw;
     channels.clear();
-    core_.counters.requests_refused += std::ssize(requests);
+    core_.counters.requests_refused += added;
     refresh_stats();
     return status;
   }
@@ -126,10 +136,14 @@ void RequestTable::erase(std::uint64_t id) {
     deadlines_.erase({*deadline, id});
   }
   core_.swap_space.forget(RequestId{id});
-  if (hears_end_) {
-    hears_end_(RequestId{id});
-  }
+  tell_end(RequestId{id});
   active_.erase(found);
+}
+
+void RequestTable::tell_end(RequestId id) const {
+  if (hears_end_) {
+    hears_end_(id);
+  }
 }
 
 std::optional<RequestId> RequestTable::overdue(Clock::time_point now) const {
@@ -141,13 +155,8 @@ std::optional<RequestId> RequestTable::overdue(Clock::time_point now) const {
 void RequestTable::expire(RequestId id) {
   const ActiveRequest& active = at(id);
   const double seconds = active.request().urgency.deadline_seconds.value_or(0);
-  Error error{
-      .code = ErrorCode::kCancelled,
-      .message = base::str_cat("the deadline of ", seconds, " s has passed while the request ",
-                               active.admitted() ? "ran" : "waited",
-                               "; raise deadline_seconds, or ask when less is running")};
   core_.counters.requests_expired += 1;
-  fail(id, std::move(error));
+  fail(id, passed_deadline(seconds, active.admitted() ? "ran" : "waited"));
 }
 
 std::optional<Clock::time_point> RequestTable::waiting_since() const {
@@ -189,6 +198,7 @@ bool RequestTable::abort(RequestId id) {
     return false;
   }
   core_.scheduler.finish(id);
+  tell_end(id);
   refresh_stats();
   it->second.end(FinishReason::kCancelled);
   erase(id.value);
@@ -201,6 +211,7 @@ void RequestTable::fail(RequestId id, Error error) {
   QUIRE_CHECK(it != active_.end(), "the scheduler knows a request that the engine does not");
   core_.scheduler.finish(id);
   core_.counters.tokens_reused -= it->second.cached_tokens();  // no output has them
+  tell_end(id);
   refresh_stats();
   it->second.fail(std::move(error));
   erase(id.value);

@@ -24,6 +24,7 @@
 #include "quire/engine/stats_snapshot.h"
 #include "quire/options.h"
 #include "quire/result.h"
+#include "quire/sched/types.h"
 #include "quire/types.h"
 
 namespace quire::engine {
@@ -79,6 +80,9 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
+  [[nodiscard]] sched::Request scheduled_of(const NewRequest& request, RequestId id);
+  // Tells that a request is over, before stats() shows it.
+  void tell_end(RequestId id) const;
   void refresh_stats() {
     stats_.refresh(core_, waiting_since());
     stats_.measure(core_.counters);
@@ -95,7 +99,7 @@ class RequestTable {
   const bool same_bits_;
   std::unordered_map<std::uint64_t, ActiveRequest> active_;
   std::set<std::pair<Clock::time_point, std::uint64_t>> deadlines_;  // of those that have one
-  std::function<void(RequestId)> hears_end_;
+  std::function<void(RequestId)> hears_end_;                         // perhaps twice for one
   std::optional<std::promise<void>> end_;  // absent: nobody waits for an end
   std::shared_future<void> next_end_;      // end that end_ makes ready
   std::uint64_t next_request_ = 1;

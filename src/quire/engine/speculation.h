@@ -40,6 +40,7 @@ class Speculation {
   std::vector<drafts::DraftQuery> queries;
   std::vector<char> trials;          // [queries] 1: tries again whether guessing pays
   double asking_seconds = 0;         // that the last answer took
+  double prompt_seconds = 0;         // of these, in which a draft model has computed prompts
   std::vector<std::int32_t> wanted;  // [runs] tokens
   std::int64_t rows_left = 0;        // that the plan has for branches
   // [runs and branches]: the rows themselves, tokens of assumed ones, and rows before them.

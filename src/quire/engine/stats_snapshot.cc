@@ -13,6 +13,9 @@ namespace quire::engine {
 
 void StatsSnapshot::refresh(EngineCore& core, std::optional<Clock::time_point> waiting_since) {
   core.counters.ledger = core.ledger.counts();
+  if (core.drafts_by != nullptr) {
+    core.counters.draft = core.drafts_by->counts();
+  }
   core.counters.requests_running = core.scheduler.num_running();
   core.counters.requests_waiting = core.scheduler.num_waiting();
   core.counters.waiting_since = waiting_since;

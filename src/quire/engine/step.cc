@@ -18,6 +18,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/running_step.h"
+#include "quire/engine/speculation.h"
 #include "quire/engine/step_branches.h"
 #include "quire/engine/step_choices.h"
 #include "quire/engine/step_drafts.h"
@@ -106,6 +107,9 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     learn_output(step, active, run.sequence);
     active.note_computed(run.sequence);
     step.core.scheduler.finish(run.request);
+    if (step.speculation != nullptr) {
+      step.speculation->source().forget(run.request);  // stats() shows it before the caller goes on
+    }
     step.core.counters.requests_finished += 1;
     step.finished.push_back(&active);
   }

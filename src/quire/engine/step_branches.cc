@@ -26,13 +26,10 @@
 namespace quire::engine {
 namespace {
 
-constexpr std::int64_t kCachedShare = 64;  // of so many blocks branches may evict one
-
 // Counts what a step has left for branches.
 struct BranchRoom {
   std::int64_t rows = 0;
   std::int32_t next_row = 0;  // of the batch
-  std::int64_t cached = 0;    // blocks that may be evicted
 };
 
 // Returns whether branches of a run have what the run itself has. They have no block that its last
@@ -45,17 +42,11 @@ bool may_branch(kv::Ledger& ledger, const sched::ScheduledRun& run) {
   return !fills_block && !ledger.points().lacks_tail(run.sequence);
 }
 
-// Opens a fork with room for `tokens` tokens. It takes free blocks, and a few cached ones. Those
-// are free behind the step, so the next step's branches evict none.
-std::optional<SeqId> open_fork(kv::Ledger& ledger, SeqId sequence, std::int32_t tokens,
-                               BranchRoom& room) {
+// Opens a fork with room for `tokens` tokens in free blocks.
+std::optional<SeqId> open_fork(kv::Ledger& ledger, SeqId sequence, std::int32_t tokens) {
   const SeqId fork = ledger.sequences().fork(sequence, kv::ForkedState::kNone);
-  const sched::RoomNeed need = sched::RoomLeft(ledger).need_of(fork, tokens);
-  const std::int64_t evicted = std::max<std::int64_t>(need.own - ledger.counts().blocks_free, 0);
-  const bool fits = evicted <= room.cached && need.own <= ledger.blocks_available() &&
-                    (need.open == 0 || need.open <= ledger.open_blocks_free());
+  const bool fits = sched::RoomLeft::of_free_blocks(ledger).fits(fork, tokens);
   if (fits && ledger.sequences().extend(fork, tokens).ok()) {
-    room.cached -= evicted;
     return fork;
   }
   ledger.sequences().close(fork);
@@ -95,7 +86,7 @@ class BranchMaker {
                                            .assumed = branch.count},
                                   .ancestors = ancestors_of(branch)});
     const auto fork =
-        open_fork(step_.core.ledger, run_.sequence, certain() + branch.depth + branch.count, room);
+        open_fork(step_.core.ledger, run_.sequence, certain() + branch.depth + branch.count);
     if (!fork) {
       step_.now.branches.pop_back();
       return false;
@@ -139,8 +130,7 @@ void open_branches(Step& step) {
     return;
   }
   BranchRoom room{.rows = step.speculation->rows_left,
-                  .next_row = static_cast<std::int32_t>(rows_of(step.now)),
-                  .cached = step.core.ledger.config().num_blocks / kCachedShare};
+                  .next_row = static_cast<std::int32_t>(rows_of(step.now))};
   std::int32_t first_row = 0;
   for (std::size_t i = 0; i < step.now.runs.size(); ++i) {
     const sched::ScheduledRun& run = step.now.runs[i];

@@ -16,7 +16,7 @@
 namespace quire::engine {
 
 // Makes branches of the guesses of `now`, which is committed, as far as the rows that its plan
-// leaves over and blocks go. Takes free blocks, and cached ones up to a small share of all.
+// leaves over and free blocks go.
 void open_branches(Step& step);
 // Forgets the branches of a step, whose blocks are free again.
 void close_branches(Step& step, RunningStep& running);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -58,7 +59,8 @@ drafts::DraftHistory history_of(Step& step, const ActiveRequest& active, SeqId s
   return {.prompt = pieces,
           .own = step.core.ledger.sequences().tokens(sequence),
           .output = active.sampled_ids(),
-          .tenant = active.request().salt};
+          .salt = active.request().salt,
+          .tenant = active.request().urgency.tenant};
 }
 
 // Returns how many tokens a guess has one behind the other, each the first one there.
@@ -67,15 +69,17 @@ std::int32_t stem_of(const drafts::Guess& guess) {
   return branches.empty() ? 0 : branches.front().count;
 }
 
-// Cuts a guess at what is no token of the model, and at the sizes that were asked for.
-void cut_guess(const drafts::DraftQuery& query, std::int32_t vocab) {
+// Cuts a guess at what is no token of the model, and at the sizes that were asked for. A width of 1
+// takes the stem alone.
+void cut_guess(const drafts::DraftQuery& query, std::int32_t width, std::int32_t vocab) {
   drafts::Guess& guess = *query.draft;
   const auto bad =
       std::ranges::find_if(guess.tokens, [vocab](TokenId id) { return id < 0 || id >= vocab; });
   const std::ptrdiff_t most = guess.parents.empty() ? query.most : query.most_in_tree;
   drafts::cut(guess, static_cast<std::size_t>(std::min(bad - guess.tokens.begin(), most)));
-  if (stem_of(guess) > query.most) {
-    drafts::cut(guess, static_cast<std::size_t>(query.most));
+  const std::int32_t stem = stem_of(guess);
+  if (stem > query.most || width == 1) {
+    drafts::cut(guess, static_cast<std::size_t>(std::min(stem, query.most)));
   }
 }
 
@@ -96,11 +100,14 @@ void list_queries(Step& step) {
     const auto sequence = step.core.scheduler.sequence(runs[i].request);
     const bool guesses = quiet && runs[i].samples && runs[i].count == 1;
     const std::int32_t most = guesses ? most_for(speculation, active) : 0;
+    const std::int32_t allowed =
+        active.request().params.speculate.value_or(std::numeric_limits<std::int32_t>::max());
     if (most > 0 && sequence) {
       speculation.queries.push_back(
           {.request = runs[i].request,
            .history = history_of(step, active, *sequence, speculation.prompts[i]),
            .most = most,
+           .most_in_tree = allowed,
            .draft = &speculation.guesses[i]});
     }
   }
@@ -172,15 +179,17 @@ void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
   Speculation& speculation = *step.speculation;
   std::int32_t levels = 1;
   for (drafts::DraftQuery& query : speculation.queries) {
-    query.most_in_tree = query.most * plain.width;
+    query.most_in_tree = std::min(query.most_in_tree, query.most * plain.width);
     levels = std::max(levels, query.most);
   }
   speculation.asked = true;
   speculation.found = false;
   speculation.skipped = 0;
   base::Stopwatch watch;
+  speculation.source().set_prompt_seconds(step.core.scheduler.seconds_left(step.plan));
   speculation.source().propose(speculation.queries);
   watch.lap(speculation.asking_seconds);
+  speculation.prompt_seconds = speculation.source().prompt_seconds();
   const std::int64_t asked = std::ssize(speculation.queries);
   drafts::DraftBudget& budget = speculation.budget();
   const bool warm = step.core.counters.speculative_steps >= kColdSteps;
@@ -192,7 +201,7 @@ void ask(Step& step, const drafts::PlainStep& plain, const Choice& choice) {
                  budget.seconds_of(plain, std::int64_t{choice.trials} * plain.width));
   }
   for (const drafts::DraftQuery& query : speculation.queries) {
-    cut_guess(query, step.core.decoder().config().vocab_size);
+    cut_guess(query, plain.width, step.core.decoder().config().vocab_size);
   }
 }
 
@@ -226,6 +235,7 @@ void draft_tokens(Step& step) {
   speculation.asked = false;
   speculation.rows_left = 0;
   speculation.asking_seconds = 0;
+  speculation.prompt_seconds = 0;
   list_queries(step);
   const drafts::PlainStep plain = plain_step(step);
   Choice choice;

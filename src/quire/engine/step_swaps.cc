@@ -10,6 +10,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/hooks.h"
 #include "quire/engine/running_step.h"
+#include "quire/engine/speculation.h"
 #include "quire/engine/step_host_points.h"
 #include "quire/engine/step_loads.h"
 #include "quire/engine/step_state.h"
@@ -152,7 +153,9 @@ void note_decision(Step& step, double seconds) {
     const sched::StepWork more = sched::work_of(run.first, run.count);
     work = {.rows = work.rows + more.rows, .pairs = work.pairs + more.pairs};
   }
-  step.pace.add(work, seconds);
+  // Prompts of a draft model take what a step has left, so a plan does not foresee them.
+  const double prompts = step.speculation == nullptr ? 0 : step.speculation->prompt_seconds;
+  step.pace.add(work, seconds - prompts);
   step.core.scheduler.set_pace(step.pace.pace());
 }
 

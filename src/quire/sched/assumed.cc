@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <span>
 
 #include "quire/base/check.h"
@@ -23,14 +24,12 @@ namespace {
 // leaves over.
 std::int64_t rows_left(const SchedulerState& state, const StepPlan& plan) {
   std::int64_t rows = 0;
-  double seconds = state.pace.fixed_seconds;
   for (const PlannedRun& run : plan.runs) {
     rows += run.count;
-    seconds += state.pace.seconds(work_of(run.first, run.count));
   }
   std::int64_t left = state.config.max_batch_tokens - rows;
   if (state.config.max_gap_seconds > 0 && state.pace.row_seconds > 0) {
-    const double more = (state.config.max_gap_seconds - seconds) / state.pace.row_seconds;
+    const double more = seconds_left(state, plan) / state.pace.row_seconds;
     left = std::min(left, static_cast<std::int64_t>(std::clamp(more, 0.0, 1e6)));
   }
   return left;
@@ -72,7 +71,21 @@ RoomNeed less(const RoomNeed& all, const RoomNeed& part) {
   return {.own = all.own - part.own, .open = all.open - part.open};
 }
 
+// Returns whether rows stand in blocks that are there.
+bool needs_nothing(const RoomNeed& need) { return need.own <= 0 && need.open <= 0; }
+
 }  // namespace
+
+double seconds_left(const SchedulerState& state, const StepPlan& plan) {
+  if (state.config.max_gap_seconds <= 0) {
+    return std::numeric_limits<double>::infinity();
+  }
+  double seconds = state.pace.fixed_seconds;
+  for (const PlannedRun& run : plan.runs) {
+    seconds += state.pace.seconds(work_of(run.first, run.count));
+  }
+  return state.config.max_gap_seconds - seconds;
+}
 
 std::int64_t assume_rows(const SchedulerState& state, std::span<const std::int32_t> wanted,
                          StepPlan& plan) {
@@ -81,7 +94,7 @@ std::int64_t assume_rows(const SchedulerState& state, std::span<const std::int32
   }
   QUIRE_CHECK(wanted.size() == plan.runs.size(), "assumed rows for other runs than those planned");
   std::int64_t rows = rows_left(state, plan);
-  RoomLeft room(*state.ledger);
+  RoomLeft room = RoomLeft::of_free_blocks(*state.ledger);
   RunningFinder finder(state.running);
   for (const PlannedRun& run : plan.runs) {
     room.take(room.need_of(finder.find(run.request).running_sequence(), run.count));
@@ -97,7 +110,8 @@ std::int64_t assume_rows(const SchedulerState& state, std::span<const std::int32
     std::int32_t count = std::min(wanted[i], most_assumed(state, queued, run));
     count = static_cast<std::int32_t>(std::min<std::int64_t>(count, rows));
     const auto more = [&] { return less(room.need_of(sequence, run.count + count), certain); };
-    while (count > 0 && !room.fits(more())) {
+    const auto fits = [&] { return needs_nothing(more()) || room.fits(more()); };
+    while (count > 0 && !fits()) {
       --count;
     }
     if (count > 0) {

@@ -185,6 +185,26 @@ TEST(Tenants, OneThatComesBackStartsAtTheLeastServiceOfThoseWithWork) {
   EXPECT_EQ(tenants.service()[std::size_t(a)], 11 - 0 - 0) << "the least is c's 11";
 }
 
+// Oracle: the virtual token counter of Sheng et al. (OSDI 2024), by hand.
+TEST(Tenants, KeepWhatTheyOweWhileNobodyHasWork) {
+  Tenants tenants;
+  const std::int32_t a = tenants.enter("a");
+  const std::int32_t b = tenants.enter("b");
+  tenants.charge(a, 10);
+  tenants.charge(b, 7);
+  tenants.leave(a);
+  tenants.leave(b);  // nobody has work, and b left last
+  EXPECT_EQ(tenants.enter("a"), a);
+  EXPECT_EQ(tenants.service()[std::size_t(a)], 10) << "it has had more";
+  EXPECT_EQ(tenants.enter("b"), b);
+  EXPECT_EQ(tenants.service()[std::size_t(b)], 10) << "idle time is no credit";
+  tenants.charge(b, 2);
+  tenants.leave(a);
+  tenants.leave(b);
+  const std::int32_t fresh = tenants.enter("new");
+  EXPECT_EQ(tenants.service()[std::size_t(fresh)], 12) << "nor is a new name";
+}
+
 TEST(Tenants, AreForgottenWhenThereAreVeryMany) {
   Tenants tenants;
   const std::int32_t stays = tenants.enter("stays");

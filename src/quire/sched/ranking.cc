@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "quire/kv/ledger.h"
+#include "quire/kv/segments.h"
 #include "quire/kv/sequences.h"
 #include "quire/kv/types.h"
 #include "quire/sched/policy.h"
@@ -65,6 +66,9 @@ RankedRequest Ranking::seen(const QueuedRequest& queued, bool probes) const {
   const std::int32_t known = wanted_tokens(queued, ledger.sequences());
   const std::int32_t with_kv = std::max({computed, found, queued.kept});
   const std::int32_t charged = std::min(queued.charged, known);
+  // Tokens of segments before a sequence's own, all of which have KV.
+  const std::int32_t before =
+      queued.sequence ? ledger.segments().tokens_before(*queued.sequence) : 0;
   const bool generates = queued.running && known - computed <= 1 && known > queued.prompt_tokens;
   return {.priority = queued.request.priority,
           .age_seconds = seconds(now),
@@ -75,7 +79,9 @@ RankedRequest Ranking::seen(const QueuedRequest& queued, bool probes) const {
           .next_service = generates ? state_.config.decode_weight
                                     : static_cast<double>(known - std::max(charged, with_kv)) +
                                           state_.config.decode_weight,
-          .cached_share = queued.running ? 1.0 : static_cast<double>(with_kv) / std::max(known, 1)};
+          .cached_share =
+              queued.running ? 1.0
+                             : static_cast<double>(before + with_kv) / std::max(before + known, 1)};
 }
 
 void Ranking::rank() {

@@ -24,6 +24,13 @@ RoomLeft::RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped)
   }
 }
 
+RoomLeft RoomLeft::of_free_blocks(const kv::Ledger& ledger) {
+  RoomLeft room(ledger);
+  room.own_ = ledger.counts().blocks_free;
+  room.reach_ = 0;  // a slab for open blocks may have cached ones
+  return room;
+}
+
 RoomNeed RoomLeft::need_of(SeqId id, std::int32_t count) const {
   const kv::BlockNeeds blocks = ledger_->sequences().needs(id, count);
   RoomNeed need{.own = blocks.own, .open = blocks.open};

@@ -28,6 +28,9 @@ class RoomLeft {
   // Begins with all that can be had if the sequences `dropped` gave up their KV.
   explicit RoomLeft(const kv::Ledger& ledger, std::span<const SeqId> dropped = {});
 
+  // Begins with free blocks alone, for what nothing cached shall go for.
+  [[nodiscard]] static RoomLeft of_free_blocks(const kv::Ledger& ledger);
+
   // Returns what the KV of the next `count` tokens of a sequence needs.
   [[nodiscard]] RoomNeed need_of(SeqId id, std::int32_t count) const;
   [[nodiscard]] bool fits(const RoomNeed& need) const;

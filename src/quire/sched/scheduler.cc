@@ -302,6 +302,10 @@ std::int64_t Scheduler::assume(StepPlan& plan, std::span<const std::int32_t> wan
   return assume_rows(impl_->state, wanted, plan);
 }
 
+double Scheduler::seconds_left(const StepPlan& plan) const {
+  return sched::seconds_left(impl_->state, plan);
+}
+
 void Scheduler::complete(const ScheduledRun& run, std::span<const TokenId> sampled) {
   if (QueuedRequest* queued = impl_->find(run.request)) {
     book(impl_->state, *queued, run, sampled);
@@ -324,9 +328,11 @@ std::int32_t Scheduler::num_waiting() const {
 }
 
 std::int32_t Scheduler::num_new() const {
-  return static_cast<std::int32_t>(std::ranges::count_if(
-      impl_->state.waiting,
-      [](const QueuedRequest* queued) { return queued->progress.preemptions == 0; }));
+  std::int32_t count = 0;
+  for (const QueuedRequest* queued : impl_->state.waiting) {
+    count += queued->progress.preemptions == 0 ? 1 + queued->request.followers : 0;
+  }
+  return count;
 }
 
 std::int32_t Scheduler::num_without_room() const { return count_without_room(impl_->state); }

@@ -67,6 +67,9 @@ class Scheduler {
   // are left. Cost: O(running).
   [[nodiscard]] std::int64_t assume(StepPlan& plan, std::span<const std::int32_t> wanted) const;
 
+  // Returns the seconds that a plan leaves over of the bound on a step. Infinite without a bound.
+  [[nodiscard]] double seconds_left(const StepPlan& plan) const;
+
   // Books a run after the forward pass: its KV is stored, and `sampled` is appended if run.samples.
   // All but the last of these were assumed. Ignores a request that was finished since the commit.
   void complete(const ScheduledRun& run, std::span<const TokenId> sampled);
@@ -79,7 +82,7 @@ class Scheduler {
   // Returns the counters of a request; zeros if it is unknown.
   [[nodiscard]] RequestProgress progress(RequestId id) const;
   [[nodiscard]] std::int32_t num_waiting() const;
-  // Returns how many of these were never admitted. Cost: O(waiting).
+  // Returns how many of these were never admitted, with their followers. Cost: O(waiting).
   [[nodiscard]] std::int32_t num_new() const;
   // Returns how many of those lack blocks or a place, rather than rows of the next step. Cost: as
   // plan().

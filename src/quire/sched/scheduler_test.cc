@@ -405,6 +405,35 @@ TEST(Scheduler, ACompositionComputesOnlyWhatIsBehindItsSegments) {
   EXPECT_EQ(engine.ledger.counts().blocks_in_use, 0);
 }
 
+TEST(Scheduler, UnderAdaptiveACompositionCountsByItsSegmentsToo) {
+  FakeEngine engine({.num_blocks = 40, .block_tokens = 2},
+                    {.max_running = 1, .policy = PolicyKind::kAdaptive});
+  ASSERT_TRUE(engine.submit(1, prompt_of(6), 1).ok());
+  EXPECT_EQ(step(engine), "admit 1 1:0+6!");
+  ASSERT_TRUE(engine.submit(2, prompt_of(10, 70), 1).ok());  // 0 of 10 tokens
+  ASSERT_TRUE(engine.submit(3, prompt_of(12), 1).ok());      // 6 of 12
+  const SeqId id = composed(engine.ledger, 2);               // 3 of 5
+  ASSERT_TRUE(engine.scheduler.submit({.id = {4}, .sequence = id, .max_new_tokens = 1}).ok());
+  const StepPlan plan = engine.scheduler.plan();
+  EXPECT_EQ(show(plan), "admit 4 4:0+2!");
+}
+
+TEST(Scheduler, FollowersCountWhereRoomIsCounted) {
+  const auto lacking = [](std::int32_t blocks, std::int32_t places, std::int32_t followers) {
+    FakeEngine engine({.num_blocks = blocks, .block_tokens = 2}, {.max_running = places});
+    EXPECT_TRUE(
+        engine.scheduler
+            .submit(
+                {.id = {1}, .prompt = prompt_of(6), .max_new_tokens = 3, .followers = followers})
+            .ok());
+    EXPECT_EQ(engine.scheduler.num_new(), 1 + followers);
+    return engine.scheduler.num_without_room();
+  };
+  EXPECT_EQ(lacking(20, 10, 5), 0);
+  EXPECT_EQ(lacking(5, 10, 5), 3) << "3 blocks for the prompt, and one for each that follows";
+  EXPECT_EQ(lacking(20, 4, 5), 2) << "places";
+}
+
 TEST(Scheduler, ACompositionOfNoSegmentTakesNothingFromThePrefixCache) {
   FakeEngine engine({.num_blocks = 8, .block_tokens = 2}, {});
   ASSERT_TRUE(engine.submit(1, prompt_of(5), 1).ok());

@@ -40,8 +40,8 @@ std::int32_t Tenants::enter(const std::string& name) {
     requests_.push_back(0);
   }
   const auto index = static_cast<std::size_t>(tenant);
-  if (requests_[index] == 0 && all_requests_ > 0) {
-    service_[index] = std::max(service_[index], least());
+  if (requests_[index] == 0) {
+    service_[index] = std::max(service_[index], all_requests_ > 0 ? least() : last_left_);
   }
   ++requests_[index];
   ++all_requests_;
@@ -49,13 +49,11 @@ std::int32_t Tenants::enter(const std::string& name) {
 }
 
 void Tenants::leave(std::int32_t tenant) {
-  --requests_[static_cast<std::size_t>(tenant)];
-  if (--all_requests_ == 0) {
-    by_name_.clear();
-    service_.clear();
-    requests_.clear();
-    unused_.clear();
-  } else if (by_name_.size() > kMostIdle) {
+  const auto index = static_cast<std::size_t>(tenant);
+  --requests_[index];
+  --all_requests_;
+  last_left_ = service_[index];
+  if (by_name_.size() > kMostIdle) {
     forget_some();
   }
 }

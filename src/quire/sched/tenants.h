@@ -14,9 +14,10 @@ class Tenants {
  public:
   // Notes a new request of a tenant and returns the tenant's index, which stays until the last of
   // its requests has left. A tenant without requests begins at the least service of those that have
-  // some, if that is more than its own. Changes nothing where memory is refused.
+  // some, if that is more than its own. Where none has, the tenant that left last counts. Changes
+  // nothing where memory is refused.
   [[nodiscard]] std::int32_t enter(const std::string& name);
-  // Notes that a request of the tenant has ended. Once no tenant has requests, all begin at 0.
+  // Notes that a request of the tenant has ended.
   void leave(std::int32_t tenant);
   void charge(std::int32_t tenant, double service) {
     service_[static_cast<std::size_t>(tenant)] += service;
@@ -33,6 +34,7 @@ class Tenants {
   std::vector<std::int64_t> requests_;  // [tenants] that have not ended
   std::vector<std::int32_t> unused_;    // indices of forgotten tenants
   std::int64_t all_requests_ = 0;
+  double last_left_ = 0;  // service of the tenant whose request was the last to end
 };
 
 }  // namespace quire::sched

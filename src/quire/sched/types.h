@@ -41,6 +41,9 @@ struct Request {
   bool reuse = true;                // attach cached prefixes
   kv::SessionRef session;           // passed to the ledger
   std::string salt;  // salt of the prompt: the tenant whose cached prefixes it shares
+  // Requests of the same prompt that come once this one has begun. They count where room is
+  // counted.
+  std::int32_t followers = 0;
   std::int32_t priority = 0;
   std::string tenant;                     // shares service with other requests of this name (kFair)
   kv::TimePoint submitted;                // the default: the present moment of the ledger
