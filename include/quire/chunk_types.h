@@ -374,6 +374,9 @@ struct CompositionInfo {
   std::int64_t total_tokens = 0;
   // Usage::cached_tokens of the output.
   std::int64_t tokens_reused = 0;
+  // For kExact: tokens of the longest history that is known, which may be more where no state is
+  // kept behind its end. For other modes: tokens_reused.
+  std::int64_t tokens_known = 0;
   // Tokens that are computed until the first token of the output is chosen. Missing KV counts once,
   // however often it is used. Tokens that blend then computes again count again.
   std::int64_t tokens_computed = 0;

@@ -137,9 +137,9 @@ void visit_members(const Delta& delta, const Visit& visit) {
 
 // Visits the members of a ReusePart.
 // chunk_type and chunk_id are a MissingIfEmpty each: a plain prompt has neither.
-// The other values are two std::int64_t, a bool and a std::string. A plain prompt has three
-// std::int64_t behind them, and a chunk a kv_dtype, which is a std::string. So is `layers`, of a
-// chunk where some layers carry a state.
+// The other values are two std::int64_t, a bool and a std::string. A plain prompt and a chunk have
+// three std::int64_t behind them, and a chunk a kv_dtype, which is a std::string. So is `layers`,
+// of a chunk where some layers carry a state.
 template <class Visit>
 void visit_members(const ReusePart& part, const Visit& visit) {
   visit("chunk_type", MissingIfEmpty{part.chunk_type});

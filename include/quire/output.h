@@ -51,7 +51,7 @@ struct ReusePart {
   bool hit = false;
   // A hit or the cause of a miss, for people: "hit", "never seen", "evicted to make room 3 s ago".
   std::string reason;
-  // Counts of the whole prompt, the same in all parts of a plain one, and missing elsewhere. They
+  // Counts of the whole prompt, the same in all parts, and missing in items of a context. They
   // are tokens of the longest history that is known, and tokens behind which the request goes on.
   // The last are known tokens that it computes again, since no state is kept behind them.
   std::optional<std::int64_t> matched_tokens, usable_tokens, replayed_tokens;

@@ -91,7 +91,7 @@ class QUIRE_API Sequence {
   // Errors: kClosed after close(), after the LLM's end and in a forked child.
   [[nodiscard]] Status check_open() const;
 
-  // The next three calls do not wait, and answer after the LLM's end, too. After close() and in a
+  // The next four calls do not wait, and answer after the LLM's end, too. After close() and in a
   // forked child they answer as for an empty sequence of grade kExact.
 
   // Returns a copy of all tokens, generated ones included. O(tokens). Throws std::bad_alloc when
@@ -99,6 +99,10 @@ class QUIRE_API Sequence {
   [[nodiscard]] std::vector<TokenId> tokens() const;
   // Returns the number of tokens. O(1).
   [[nodiscard]] std::int64_t num_tokens() const;
+  // Returns how many tokens before the last one have no KV, or no state behind them, yet. The next
+  // step computes them. 0 where a call that came before has computed them, as rollback() does.
+  // O(1).
+  [[nodiscard]] std::int64_t owed_tokens() const;
   // Returns how exact the sequence is. O(1).
   // * kExact: the sequence equals a plain prompt of its tokens.
   // * kApproximate: chunks or blocks stand in it that have not seen each other, or an edit was

@@ -3,12 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "desk.h"
+#include "quire/base/json.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -234,6 +240,131 @@ TEST(OnlyLayer, EqualsTheOracleWithExactRowsThere) {
   }
   only.blend.only_layer = kLayers;
   EXPECT_EQ(desk.llm.logits_from_chunks(only).error().code, ErrorCode::kInvalidArgument);
+}
+
+// Models with a window in some of their layers.
+class BandsBehindWindows : public testing::TestWithParam<std::string> {
+ protected:
+  [[nodiscard]] static std::filesystem::path folder() { return kGoldens / GetParam(); }
+  [[nodiscard]] static std::int32_t layers() {
+    std::ifstream file(folder() / "config.json");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const base::Json config = base::parse_json(text, "config.json").value();
+    return static_cast<std::int32_t>(config.view().find("num_hidden_layers").as_int());
+  }
+  // Registers a context with the hidden states of a layer; 0: none.
+  [[nodiscard]] static std::string keep(ChunkedLLM& llm, const Ids& ids, const std::string& anchor,
+                                        std::int32_t layer) {
+    ChunkContent content{.content = ids};
+    content.options.anchor = anchor;
+    if (layer > 0) {
+      content.options.keep_hidden = layer;
+    }
+    return must(llm.register_chunk(content));
+  }
+};
+
+class BandsOfDenseModelsBehindWindows : public BandsBehindWindows {};
+
+TEST_P(BandsOfDenseModelsBehindWindows, EqualTheOracle) {
+  Desk desk(folder(), most_exact(kBlock));
+  Dice dice(5);
+  Scene scene = make_scene(dice, 3, kBlock);
+  scene.place(Positions::kConcat);
+  const CompositionSpec spec = desk.compose(scene, Positions::kConcat);
+  for (std::int32_t i = 0; i < scene.num_context_tokens(); ++i) {
+    scene.recomputed.push_back(scene.first_context() + i);
+  }
+  for (std::int32_t first = 0; first < layers(); ++first) {
+    for (const Scene::Segment& context : scene.contexts) {
+      (void)keep(desk.llm, context.ids, spec.system_chunk_id, first);
+    }
+    for (std::int32_t last = first + 1; last <= layers(); ++last) {
+      scene.layers = LayerRange{.first = first, .last = last};
+      const auto got =
+          must(desk.llm.logits_from_chunks(by_layers(spec, ReuseMode::kAnchored, *scene.layers)));
+      EXPECT_LE(distance(got, scene.logits(desk.oracle)), tolerance()) << first << " to " << last;
+    }
+  }
+  scene.layers.reset();
+  CompositionSpec all = by_layers(spec, ReuseMode::kAnchored, {.first = 0, .last = layers()});
+  EXPECT_LE(distance(must(desk.llm.logits_from_chunks(all)), scene.exact_logits(desk.oracle)),
+            tolerance());
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, BandsOfDenseModelsBehindWindows,
+                         testing::Values("gemma2", "gemma3", "olmo3", "qwen2_window",
+                                         "smollm3_window"),
+                         [](const auto& info) { return info.param; });
+
+// Oracle: the same prompt in one pass. One context has seen everything before it, so what any band
+// computes again is what was there.
+TEST_P(BandsBehindWindows, StayThePlainPromptForOneContextAndEqualItWithAllLayers) {
+  const std::vector<std::int32_t> lengths = {20, 50, 37, 9};
+  Dice dice(6);
+  std::vector<Ids> texts;
+  for (const std::int32_t length : lengths) {
+    texts.push_back(dice.ids(length));
+  }
+  LLMOptions options = most_exact(kBlock);
+  ChunkedLLM llm = must(ChunkedLLM::open(folder().string(), options));
+  const auto exact = [&](std::vector<std::size_t> order) {
+    Ids ids;
+    for (const std::size_t i : order) {
+      ids.insert(ids.end(), texts[i].begin(), texts[i].end());
+    }
+    return must(llm.llm().forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+  };
+  const auto apart = [](const std::vector<float>& rows, const std::vector<float>& last) {
+    float most = 0;
+    for (std::size_t i = 0; i < last.size(); ++i) {
+      most = std::max(most, std::abs(rows[rows.size() - last.size() + i] - last[i]));
+    }
+    return most;
+  };
+  CompositionSpec spec{
+      .system_chunk_id =
+          must(llm.register_chunk({.content = texts[0], .type = ChunkType::kSystemPrompt})),
+      .query_chunk_id = must(llm.register_chunk({.content = texts[3], .type = ChunkType::kQuery}))};
+  const std::vector<float> one = exact({0, 1, 3});
+  for (std::int32_t first = 0; first < layers(); ++first) {
+    spec.context_chunk_ids = {keep(llm, texts[1], spec.system_chunk_id, first)};
+    for (std::int32_t last = first + 1; last <= layers(); ++last) {
+      const auto got = must(llm.logits_from_chunks(
+          by_layers(spec, ReuseMode::kAnchored, {.first = first, .last = last})));
+      EXPECT_LT(apart(got.logits, one), 1e-4) << first << " to " << last;
+    }
+    CompositionSpec only = spec;
+    only.mode = ReuseMode::kBlend;
+    only.blend.only_layer = first;
+    EXPECT_LT(apart(must(llm.logits_from_chunks(only)).logits, one), 1e-4) << "layer " << first;
+  }
+  spec.context_chunk_ids.push_back(keep(llm, texts[2], spec.system_chunk_id, 0));
+  const std::vector<float> both = exact({0, 1, 2, 3});
+  const auto all = must(llm.logits_from_chunks(
+      by_layers(spec, ReuseMode::kAnchored, {.first = 0, .last = layers()})));
+  EXPECT_LT(apart(all.logits, both), 1e-4);
+  EXPECT_GT(apart(must(llm.logits_from_chunks(spec)).logits, both), 1e-3)
+      << "there was something to bring back";
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, BandsBehindWindows,
+                         testing::Values("gemma2", "gemma3", "gemma4", "gemma4_moe", "gpt_oss",
+                                         "olmo3", "qwen2_window", "smollm3_window"),
+                         [](const auto& info) { return info.param; });
+
+TEST(Bands, AreRefusedByNameWhereAllLayersHaveAWindow) {
+  ChunkedLLM llm =
+      must(ChunkedLLM::open((kGoldens / "mistral_window").string(), most_exact(kBlock)));
+  Dice dice(6);
+  ChunkContent content{.content = dice.ids(20)};
+  content.options.keep_hidden = 1;
+  const auto refused = llm.register_chunk(content);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kIncompatible);
+  EXPECT_THAT(refused.error().message,
+              testing::AllOf(HasSubstr("mode blend"), HasSubstr("keep_hidden"), HasSubstr("layers"),
+                             HasSubstr("use mode exact")));
 }
 
 }  // namespace

@@ -236,6 +236,37 @@ TEST_P(StateChunks, GiveTheSameIdsInBatchesForksAndRollbacks) {
   EXPECT_EQ(must(fork.generate(params)).token_ids, alone.token_ids);
 }
 
+// Oracles: the plain prompt, since the first context has seen all that stands before it. And for
+// the second one, the same tokens behind the blocks of those before it.
+TEST_P(StateChunks, RollBackToEveryLengthAndComputeTheChunkThatIsCutAgain) {
+  ChunkedLLM llm = open();
+  const std::vector<Ids> pieces = pieces_of({20, 33, 25, 8});
+  const CompositionSpec spec = spec_of(llm, pieces, ReuseMode::kAnchored);
+  const auto last_row = [&](Sequence& sequence) { return must(sequence.logits()); };
+  for (const std::int64_t length : {1, 7, 19, 20, 21, 40, 53, 54, 60, 78}) {
+    Sequence sequence = must(llm.sequence(spec));
+    const Ids ids = sequence.tokens();
+    ASSERT_TRUE(sequence.rollback_to(length).ok()) << length;
+    const Ids kept = sequence.tokens();
+    EXPECT_EQ(kept, Ids(ids.begin(), ids.begin() + length));
+    EXPECT_EQ(sequence.owed_tokens(), 0);
+    if (length <= 53) {
+      const Logits plain =
+          must(llm.llm().forward(kept, ForwardReuse::kNone, ForwardRows::kLast)).logits;
+      EXPECT_LT(distance(plain, last_row(sequence)), 3e-5) << length;
+    } else {
+      Sequence whole = must(llm.sequence(spec));
+      Sequence other = must(llm.llm().sequence(must(must(whole.blocks()).first(53)),
+                                               Ids(kept.begin() + 53, kept.end())));
+      EXPECT_LT(distance(last_row(other), last_row(sequence)), 3e-5) << length;
+    }
+    EXPECT_EQ(sequence.grade(), length <= 20 ? ReuseGrade::kExact : ReuseGrade::kApproximate);
+    ASSERT_TRUE(sequence.append(small_ids(4, 1)).ok());
+    EXPECT_EQ(sequence.num_tokens(), length + 4);
+  }
+  EXPECT_EQ(stat(llm, "states_in_use"), 0);
+}
+
 TEST_P(StateChunks, GiveTheSameIdsWhenTheyArePreempted) {
   const std::vector<Ids> pieces = pieces_of({9, 14, 3, 8});
   const SamplingParams params = greedy_to_length(200);

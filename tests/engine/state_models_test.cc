@@ -78,6 +78,47 @@ TEST_P(StateModels, ComputeOnlyTheLastTokenOfAPromptThatWasThere) {
   }
 }
 
+TEST_P(StateModels, TakePointsOfPromptsThatThemselvesUseNothingCached) {
+  for (const std::size_t length : {40, 70, 200}) {
+    LLM llm = open();
+    const Ids prompt = small_ids(length, 17);
+    const auto cold = cold_logits(llm, prompt);
+    const ForwardOutput warm = must(llm.forward(prompt, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_EQ(warm.cached_tokens, std::ssize(prompt) - 1);
+    EXPECT_EQ(warm.logits, cold);
+    EXPECT_EQ(must(llm.forward(prompt, ForwardReuse::kNone, ForwardRows::kLast)).cached_tokens, 0);
+  }
+}
+
+TEST_P(StateModels, GoOnFromTheEndOfARegisteredSystemChunk) {
+  for (const std::size_t length : {20, 64, 100}) {
+    LLMOptions options;
+    options.threads = 2;
+    options.dtype = "float32";
+    ChunkedLLM llm = must(ChunkedLLM::open(path(), options));
+    const Ids text = small_ids(length, 1);
+    const std::string system =
+        must(llm.register_chunk({.content = text, .type = ChunkType::kSystemPrompt}));
+    const std::string context =
+        must(llm.register_chunk({.content = small_ids(70, 2), .type = ChunkType::kContext}));
+    const Ids prompt = joined(text, small_ids(9, 8));
+    const ForwardOutput plain =
+        must(llm.llm().forward(prompt, ForwardReuse::kExact, ForwardRows::kLast));
+    EXPECT_EQ(plain.cached_tokens, std::ssize(text));
+    EXPECT_EQ(plain.logits, cold_logits(llm.llm(), prompt));
+    const std::string query =
+        must(llm.register_chunk({.content = small_ids(5, 4), .type = ChunkType::kQuery}));
+    const GenerationOutput composed = must(llm.generate_from_chunks({.system_chunk_id = system,
+                                                                     .context_chunk_ids = {context},
+                                                                     .query_chunk_id = query,
+                                                                     .mode = ReuseMode::kExact},
+                                                                    greedy_to_length(4)));
+    EXPECT_EQ(composed.usage.cached_tokens, std::ssize(text));
+    EXPECT_EQ(composed.token_ids,
+              cold_ids(llm.llm(), joined(joined(text, small_ids(70, 2)), small_ids(5, 4)), 4));
+  }
+}
+
 TEST_P(StateModels, GoOnFromTheEndOfAnAnswer) {
   LLM llm = open();
   Ids history = small_ids(19, 5);
@@ -343,7 +384,7 @@ TEST_P(StateModels, EqualTheColdRunInEachFormatOfKv) {
     EXPECT_EQ(again.usage.cached_tokens, by_block ? 128 : 149) << kv_dtype;
     const Ids next = joined(joined(prompt, answer), small_ids(25, 4));
     const ForwardOutput turn = must(llm.forward(next, ForwardReuse::kExact, ForwardRows::kLast));
-    EXPECT_EQ(turn.cached_tokens, by_block ? 128 : 189) << kv_dtype;
+    EXPECT_EQ(turn.cached_tokens, by_block ? 160 : 189) << kv_dtype << " (160: a cold run's point)";
     EXPECT_EQ(turn.logits, cold_logits(llm, next)) << kv_dtype;
     Sequence sequence = must(llm.sequence(next));
     const base::TemporaryFolder folder;
@@ -417,7 +458,7 @@ TEST_P(StateModels, GoOnFromTheEndOfTheLastChunkThatACompositionShares) {
     std::int64_t cached;
   };
   const std::vector<Case> cases = {
-      {{0, 1, 2}, 0, 0},        {{0, 1, 2}, 1, 37 + 50 + 2 + 45},  // another query
+      {{0, 1, 2}, 0, 37},       {{0, 1, 2}, 1, 37 + 50 + 2 + 45},  // another query
       {{0, 1}, 1, 37 + 50 + 2}, {{0, 2, 1}, 0, 37 + 50},          {{2, 0}, 0, 37}, {{}, 1, 37}};
   LLM plain = open();
   for (const Case& each : cases) {

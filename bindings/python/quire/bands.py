@@ -9,6 +9,7 @@ import numpy as np
 
 from .composing import _spec
 from .convert import to_list
+from .machine import inspect
 from .prompts import Prompt, prompt_of
 
 if TYPE_CHECKING:
@@ -103,14 +104,15 @@ def _errors(llm: ChunkedLLM, system: str, contexts: list[str], query: str, salt:
     """Returns the error of the stored KV, then those with one layer of it exact."""
 
     def logits(layers: tuple[int, int] | None, only: int | None) -> np.ndarray:
-        how = {"recompute": 0.0} if layers is None else {"recompute_layers": layers}
-        spec = _spec(system or None, contexts, query, salt=salt, mode="blend", without_system=not system, **how)
+        computes = layers is not None or only is not None
+        how = {"mode": "blend" if computes else "anchored", **({"recompute_layers": layers} if layers else {})}
+        spec = _spec(system or None, contexts, query, salt=salt, without_system=not system, **how)
         if only is not None:
             blend = spec.blend
             blend.set_only_layer(only)
             spec.blend = blend
         return llm._chunks.logits_from_chunks(spec)["logits"]
 
-    count = sum(len(group["layers"]) for group in llm.stats()["groups"])
+    count = inspect(llm.model)["shape"]["layers"]  # of every kind; groups leave out those that hold nothing
     exact = logits((0, count), None)
     return [_divergence(exact, logits(None, only)) for only in (None, *range(count))]

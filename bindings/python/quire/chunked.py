@@ -138,6 +138,7 @@ class ChunkedLLM(Registered, LLM):
                 over = f"{name} cannot be given over an open LLM, which has it already"
                 raise ValueError(f"{over}; open the model with it: ChunkedLLM(path, {name}=...)")
         self.model, self.dtype, self.device, self.store = llm.model, llm.dtype, llm.device, llm.store
+        self._block_tokens = llm._block_tokens
         self._over, self._warned, self._chunks = llm, False, _quire.ChunkedLLM.over(llm._handle)
         self._handle = self._chunks.llm
 

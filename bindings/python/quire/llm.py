@@ -105,6 +105,7 @@ class LLM(Operated, metaclass=habits.Named):
         for name in _quire.Options.fields:
             setting = _set_flag if isinstance(getattr(options, name), bool) else _set
             setting(options, name, TAKEN[name](given[name]) if name in TAKEN else given[name])
+        self._block_tokens = options.block_tokens
         path = to_model(self.model)
         hears = on_change(on_pressure)
         propose = drafter_of(speculate)
@@ -568,11 +569,11 @@ class LLM(Operated, metaclass=habits.Named):
 
     def stats(self) -> dict[str, Any]:
         """Returns counters after the last finished step; times are in seconds. `groups` has the layers by what they hold of
-        tokens, as inspect() has them, with what of it is in use."""
+        tokens, as inspect() has them. Sizes are those of the pool's format, with what is in use."""
         counters = {k: v if k.endswith("_seconds") else int(v) for k, v in self._handle.stats().items()}
         if self._groups is None:
             self._groups = inspect(self.model)["groups"]
-        counters["groups"] = groups_in_use(self._groups, counters)
+        counters["groups"] = groups_in_use(self._groups, counters, self._block_tokens)
         return counters
 
     def metrics_text(self) -> str:

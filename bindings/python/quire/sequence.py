@@ -182,6 +182,12 @@ class Sequence:
         return self._handle.num_tokens
 
     @property
+    def owed_tokens(self) -> int:
+        """Tokens before the last one whose KV or state the next step computes; 0 where nothing is owed. A rollback
+        computes at once what lies behind the restore point that it goes back to, and owes nothing afterwards."""
+        return self._handle.owed_tokens
+
+    @property
     def grade(self) -> str:
         """ "exact" while it equals a plain prompt; "approximate" behind chunks that have not seen each other."""
         return self._handle.grade

@@ -117,6 +117,7 @@ void bind_looking(nb::class_<Sequence>& sequence) {
   sequence.def("check_open", [](const Sequence& s) { unwrap(s.check_open()); })
       .def_prop_ro("tokens", &Sequence::tokens)
       .def_prop_ro("num_tokens", &Sequence::num_tokens)
+      .def_prop_ro("owed_tokens", &Sequence::owed_tokens)
       .def_prop_ro("grade", [](const Sequence& s) { return reuse_grade_name(s.grade()); })
       .def("blocks",
            [](const Sequence& sequence) {

@@ -1,5 +1,8 @@
 """Blend by layers: recompute_layers, keep_hidden and find_band, over the demo model."""
 
+import json
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,8 @@ from quire.bands import band_of
 
 SYSTEM = "You answer from the cards."
 CARDS = ["Card 3: Ada keeps the green key.", "Card 7: the green key opens the library.", "Card 9: Bob sings."]
+HYBRID = pathlib.Path(__file__).resolve().parents[3] / "models" / "hybrid" / "model"
+TINY_MODELS = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden" / "model"
 QUERY = "What does the key of Ada open?"
 
 
@@ -91,6 +96,38 @@ def test_find_band_says_the_error_of_each_layer_and_leaves_nothing(llm):
     assert min(found["layers"]) < found["base"]
     assert found["layers"][0] == pytest.approx(found["base"], rel=1e-3)  # layer 0 sees its tokens alone
     assert [chunk.chunk_id for chunk in llm.list_chunks()] == [kept]
+
+
+def divergence(exact, other):
+    """Returns the KL divergence of the last row's distributions, in nats."""
+    exact, other = exact[-1].astype(np.float64), other[-1].astype(np.float64)
+    exact, other = exact - np.logaddexp.reduce(exact), other - np.logaddexp.reduce(other)
+    return (np.exp(exact) * (exact - other)).sum()
+
+
+def layers_of(model):
+    config = json.loads((model / "config.json").read_text())
+    return config.get("num_hidden_layers") or len(config["layers_block_type"])
+
+
+# Oracle: the modes anchored and exact themselves, and the number of layers in config.json.
+@pytest.mark.parametrize("family", ["qwen3_5", "lfm2", "granitemoehybrid", "nemotron_h", "models/hybrid"])
+def test_find_band_says_the_error_of_every_layer_of_models_with_states(family):
+    model = HYBRID if family == "models/hybrid" else TINY_MODELS / family
+    with quire.ChunkedLLM(str(model), dtype="float32", threads=1, kv_budget="64MiB") as llm:
+        system, *cards, query = [list(range(start, start + 12)) for start in (5, 40, 80, 120, 160)]
+        found = llm.find_band(cards, [query], system_prompt=system)
+        layers = layers_of(model)
+        assert len(found["layers"]) == layers and np.isfinite(found["layers"]).all()
+        first, last = found["band"]
+        assert 0 <= first < last <= layers
+        system_id = llm.register_chunk(system, "system_prompt")
+        chunks = (system_id, [llm.register_chunk(card, "context") for card in cards], llm.register_chunk(query, "query"))
+        exact = llm.logits_from_chunks(*chunks, mode="exact")
+        anchored = divergence(exact, llm.logits_from_chunks(*chunks, mode="anchored"))
+        assert found["base"] == pytest.approx(anchored, rel=1e-3, abs=1e-9)
+        assert found["base"] > 0
+        assert llm.logits_from_chunks(*chunks, mode="blend", recompute_layers=(0, layers)) == pytest.approx(exact, abs=1e-3)
 
 
 def test_find_band_takes_sets_of_contexts_with_queries_of_their_own(llm):

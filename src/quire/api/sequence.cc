@@ -289,6 +289,11 @@ std::int64_t Sequence::num_tokens() const {
   return state == nullptr ? 0 : std::ssize(state->tokens);
 }
 
+std::int64_t Sequence::owed_tokens() const {
+  const StateRef state = impl_->known();
+  return state == nullptr ? 0 : state->owed_tokens;
+}
+
 ReuseGrade Sequence::grade() const {
   const StateRef state = impl_->known();
   return state == nullptr ? ReuseGrade::kExact : engine::graded(state->grade, state->same_bits);

@@ -111,10 +111,12 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
                           " runs some layers alone, which a GPU does not do yet; "
                           "open the model with device=\"cpu\"")};
   }
-  const std::vector<std::int32_t>& windows = engine.model_config().window_tokens;
-  if (std::ranges::any_of(windows, [](std::int32_t size) { return size > 0; })) {
-    return {ErrorCode::kUnsupported,
-            base::str_cat(what, " belongs to models whose layers all see the whole context")};
+  if (forgets()) {
+    return {ErrorCode::kIncompatible,
+            base::str_cat("mode blend: ", what, " takes layers from stored KV, and the ",
+                          engine.model_config().layers,
+                          " layers of this model, which all have a sliding window, keep none of "
+                          "chunks; use mode exact")};
   }
   return {};
 }

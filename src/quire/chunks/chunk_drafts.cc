@@ -84,6 +84,11 @@ Status ChunkDrafts::check_hidden(const ChunkContent& content) const {
   if (content.type != ChunkType::kContext) {
     return {ErrorCode::kInvalidArgument, "only context chunks keep hidden states"};
   }
+  if (layers < 2) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("keep_hidden is ", *layer,
+                          ", and behind the one layer of this model there is none; leave it out")};
+  }
   if (*layer < 1 || *layer >= layers) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("keep_hidden is ", *layer, "; give a layer from 1 to ", layers - 1)};

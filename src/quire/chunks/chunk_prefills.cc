@@ -1,6 +1,7 @@
 #include "quire/chunks/chunk_prefills.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -35,7 +36,11 @@
 #include "quire/kv/block_parts.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/format.h"
+#include "quire/kv/ledger.h"
+#include "quire/kv/restore_points.h"
 #include "quire/kv/segments.h"
+#include "quire/kv/sequences.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/model/state_maps.h"
 #include "quire/result.h"
@@ -46,6 +51,25 @@
 #include "quire/types.h"
 
 namespace quire::chunks {
+namespace {
+
+// Opens a plain prompt of a chunk that nothing stands before, on a model with states. Its KV and
+// the state behind it serve prompts that begin so. Nothing cached is used: maps need every token.
+Result<SeqId> open_plain(ChunkCore& core, const kv::Chunk& chunk) {
+  kv::Ledger& ledger = core.ledger();
+  const auto tokens = static_cast<std::int32_t>(chunk.tokens->size());
+  const SeqId sequence = ledger.sequences().open(*chunk.tokens, false, {}, chunk.salt);
+  if (const Status held = ledger.segments().hold_maps(sequence, core.map_blocks(tokens));
+      !held.ok()) {
+    ledger.sequences().close(sequence);
+    return held.error();
+  }
+  ledger.points().mark(sequence, std::array{kv::PointMark{.tokens = tokens, .stays = true}},
+                       tokens);
+  return sequence;
+}
+
+}  // namespace
 
 // A prefill in flight. Books how it ended when its request is destroyed.
 class ChunkPrefills::Prefill : public engine::RequestObserver {
@@ -150,7 +174,8 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     return ended;
   };
   engine::NewRequest request{.reuse = core_.options.enable_deduplication, .salt = chunk.salt};
-  if (key.before.empty() && chunk.format == kv::kOwnFormat && !core_.has_states()) {
+  const bool is_first = key.before.empty() && key.gap == 0 && chunk.format == kv::kOwnFormat;
+  if (is_first && !core_.has_states()) {
     request.prompt = *chunk.tokens;
     return start(std::move(request), {chunk.id, key}, store);
   }
@@ -160,9 +185,15 @@ Result<PendingPrefill> ChunkPrefills::start_prefill(const kv::Chunk& chunk,
     return std::move(maps).error();
   }
   auto own_place = place == nullptr ? place_of(chunk, key) : Result<PrefillPlace>(*place);
-  const Result<SeqId> sequence = own_place.ok()
-                                     ? compose_at(*chunk.tokens, chunk.format, *own_place)
-                                     : Result<SeqId>(std::move(own_place).error());
+  const auto open_at = [&](const PrefillPlace& at) {
+    if (is_first && at.before.empty() && at.position == 0) {
+      request.reuse = false;  // as the sequence is opened
+      return open_plain(core_, chunk);
+    }
+    return compose_at(*chunk.tokens, chunk.format, at);
+  };
+  const Result<SeqId> sequence =
+      own_place.ok() ? open_at(*own_place) : Result<SeqId>(std::move(own_place).error());
   if (!sequence.ok()) {
     [[maybe_unused]] const Status ended = store(std::nullopt, {});
     return sequence.error();

@@ -256,6 +256,7 @@ void CompositionPreview::describe_exact(const kv::ResolvedComposition& compositi
   }
   info.num_levels = 1;
   info.tokens_reused = usable;
+  info.tokens_known = std::max(match.known_tokens, usable);
   info.tokens_computed = info.total_tokens - usable;
   info.num_blocks = blocks_for(info.total_tokens, ledger);
   info.new_blocks = info.num_blocks - match.blocks;
@@ -401,11 +402,13 @@ Result<CompositionInfo> CompositionPreview::preview_now(const CompositionSpec& s
     }
     add_blend(cost, info);
   }
+  info.tokens_known = std::max(info.tokens_known, info.tokens_reused);
   info.memory_bytes += info.num_blocks * core_.engine.core().counters.block_bytes;
   return info;
 }
 
 std::vector<ReusePart> parts_of(const CompositionInfo& info) {
+  const std::int64_t to_replay = std::min(info.tokens_known, info.total_tokens - 1);
   std::vector<ReusePart> parts;
   parts.reserve(info.segments.size());
   for (const CompositionInfo::Segment& segment : info.segments) {
@@ -415,6 +418,9 @@ std::vector<ReusePart> parts_of(const CompositionInfo& info) {
                      .tokens = segment.num_tokens,
                      .hit = segment.cached,
                      .reason = segment.cached ? "hit" : segment.why_not,
+                     .matched_tokens = info.tokens_known,
+                     .usable_tokens = info.tokens_reused,
+                     .replayed_tokens = std::max<std::int64_t>(to_replay - info.tokens_reused, 0),
                      .kv_dtype = segment.kv_dtype,
                      .layers = segment.layers});
   }

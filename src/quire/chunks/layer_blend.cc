@@ -235,19 +235,26 @@ class LayerBlender {
     return hidden;
   }
 
-  // Does nothing for a layer without KV.
+  // Does nothing for a layer without KV of its own.
   [[nodiscard]] Status copy_layer(std::int32_t of, kv::SegmentId from, kv::SegmentId to) {
     const model::LayerPlan plan =
         context_.decoder.config().layer_plan(static_cast<std::size_t>(of));
-    if (plan.mixer != model::MixerKind::kAttention) {
+    if (plan.mixer != model::MixerKind::kAttention || !plan.stores_kv) {
       return {};
     }
     const std::int32_t layer = plan.group_index;
     const kv::Segments segments = context_.ledger.segments();
-    QUIRE_TRY(kv_store::PagedPool copy,
-              context_.paged_pool.copy_of_layer(layer, segments.find(from)->blocks().ids()));
-    return context_.paged_pool.write_layer(layer, segments.find(to)->blocks().ids(),
-                                           copy.all_bytes());
+    const std::span<const BlockId> source = segments.find(from)->blocks().ids();
+    const std::span<const BlockId> target = segments.find(to)->blocks().ids();
+    // A head that is stored in parts has them side by side in a copy, and not where it is written.
+    const std::size_t at_once = context_.decoder.config().has_uneven_kv() ? 1 : source.size();
+    for (std::size_t i = 0; i < source.size(); i += at_once) {
+      QUIRE_TRY(kv_store::PagedPool copy,
+                context_.paged_pool.copy_of_layer(layer, source.subspan(i, at_once)));
+      QUIRE_TRY_STATUS(
+          context_.paged_pool.write_layer(layer, target.subspan(i, at_once), copy.all_bytes()));
+    }
+    return {};
   }
 
   [[nodiscard]] const kv::Part& part_of(TokenRef token) const {

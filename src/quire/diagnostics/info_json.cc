@@ -6,6 +6,7 @@
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/diagnostics.h"
+#include "quire/diagnostics/saved_file.h"
 #include "quire/result.h"
 
 namespace quire {
@@ -139,6 +140,9 @@ Result<std::string> doctor_json() {
 }
 
 Result<std::string> inspect_json(const std::string& model) {
+  if (is_saved_file(model)) {
+    return saved_file_json(model);
+  }
   QUIRE_TRY(const ModelInfo info, inspect(model));
   return to_json(info);
 }

@@ -219,6 +219,9 @@ Result<ModelInfo> inspect(const std::string& model) try {
       model::take_dtype(*model_files, *config);
       model::note_skipped_tensors(*model_files, *config);
     }
+    if (const Status fine = config->validate(); !fine.ok()) {
+      info.unsupported.push_back(fine.error().message);
+    }
     info.config = config_info(*config, model_files);
   }
   if (model_files) {

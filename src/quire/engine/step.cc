@@ -76,6 +76,10 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
     fail_request(step, run.request, stored.error());
     return;
   }
+  if (const Status finite = check_state(step, known); !finite.ok()) {
+    fail_request(step, run.request, finite.error());
+    return;
+  }
   tell_stored(step, known, index);
   bool ends = false;
   if (run.samples) {

@@ -21,6 +21,7 @@
 #include "quire/kv/restore_points.h"
 #include "quire/kv/segments.h"
 #include "quire/kv/states.h"
+#include "quire/kv_store/saved_states.h"
 #include "quire/model/decoder.h"
 #include "quire/model/forward_batch.h"
 #include "quire/model/state_maps.h"
@@ -49,6 +50,14 @@ bool may_keep(const kv::Ledger& ledger, const sched::ScheduledRun& run) {
   const std::int32_t step = point_step(ledger);
   return run.count > 1 || !run.samples ||
          (step > 1 && (run.first + 1) % std::lcm(step, kv::kPointDistance) == 0);
+}
+
+// Returns kv_store::check_finite() of a state in host memory.
+Status check_state(EngineCore& core, std::int32_t state) {
+  return core.paged_pool.on_device()
+             ? Status()
+             : kv_store::check_finite(core.decoder().config().state_geometry().parts,
+                                      core.states.state(state));
 }
 
 // Returns the points that are wanted in a run, without those that are there.
@@ -169,6 +178,9 @@ Result<bool> compose_state(EngineCore& core, SeqId sequence, std::int32_t to) {
 
 void add_point(EngineCore& core, SeqId sequence, std::int32_t tokens, const kv::HeldState& state,
                bool stays) {
+  if (!check_state(core, state.ref().index).ok()) {
+    return;
+  }
   const std::optional<BlockId> block = core.ledger.points().block_of_tail(sequence, tokens);
   if (block) {
     const Status kept = core.paged_pool.read_blocks(std::array{*block},
@@ -214,6 +226,21 @@ Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& b
   batch.state_runs = points.runs;
   batch.states = step.core.states.view();
   return {};
+}
+
+Status check_state(Step& step, const sched::ScheduledRun& run) {
+  kv::RestorePoints& ledger = step.core.ledger.points();
+  const auto all = std::ssize(step.core.ledger.sequences().tokens(run.sequence));
+  const bool decodes = run.samples && run.count == 1;
+  if (!ledger.exist() || decodes || run.first + run.count != all) {
+    return {};
+  }
+  Status finite = check_state(step.core, ledger.places(run.sequence).to);
+  if (!finite.ok()) {
+    std::erase_if(step.points.kept,
+                  [&](const StepPoints::Kept& point) { return point.sequence == run.sequence; });
+  }
+  return finite;
 }
 
 void note_right_rows(Step& step, std::size_t index, std::int32_t count) {

@@ -27,6 +27,10 @@ namespace quire::engine {
 // Tells the batch where the states of its runs are, and puts KV into blocks that begin at a point.
 // Fails as PagedPool::write_blocks does.
 [[nodiscard]] Status add_states(Step& step, const RunningStep& running, model::ForwardBatch& batch);
+// Returns kInvalidArgument that names the part of the state behind a run with a NaN or an infinity.
+// Looks where a prompt ends; behind it the logits tell. On an accelerator it looks at nothing:
+// saving does. Then also gives back what the pass has kept of the run.
+[[nodiscard]] Status check_state(Step& step, const sched::ScheduledRun& run);
 // Notes that the first `count` assumed rows that run `index` has taken are right.
 void note_right_rows(Step& step, std::size_t index, std::int32_t count);
 // Advances the states of a booked step by the rows that were noted. Call it before anything reads a

@@ -24,7 +24,8 @@ Error no_room_for(Step& step, const ActiveRequest& stuck) {
             .message = base::str_cat(
                 "the request does not fit now: the ", step.core.ledger.config().num_states,
                 " states of ", base::format_bytes(step.core.states.view().stride),
-                " are held by sequences; close some, or raise kv_budget or state_share")};
+                " are held by sequences; close some, or raise kv_budget or state_share"),
+            .needed_bytes = static_cast<std::int64_t>(step.core.states.view().stride)};
   }
   const std::int64_t free_blocks = step.core.ledger.blocks_available();
   const std::int64_t needed =

@@ -74,8 +74,7 @@ std::vector<RestorePoints::Known> RestorePoints::known(SeqId id) const {
 
 bool RestorePoints::wants_point(SeqId id, std::int32_t tokens) const {
   const Sequence& sequence = state_->sequence(id);
-  return state_->shared.config().prefix_cache && sequence.is_plain() && sequence.use().adopts &&
-         tokens > 0 &&
+  return state_->shared.config().prefix_cache && sequence.is_plain() && tokens > 0 &&
          !state_->states.has_point(sequence.tokens().first(static_cast<std::size_t>(tokens)),
                                    sequence.use().salt);
 }
@@ -125,7 +124,7 @@ void RestorePoints::add(SeqId id, std::int32_t tokens, const HeldState& state, b
 
 void RestorePoints::thin(SeqId id) {
   const Sequence& sequence = state_->sequence(id);
-  if (!sequence.is_plain() || !sequence.use().adopts) {
+  if (!sequence.is_plain()) {
     return;
   }
   state_->states.thin(sequence.tokens().first(static_cast<std::size_t>(sequence.num_computed())),

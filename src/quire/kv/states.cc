@@ -276,7 +276,7 @@ std::vector<States::Points::iterator> States::points_too_close(
       close.push_back(points[i]);
     } else {
       kept = distance(i);
-      left += is_own ? 0 : 1;
+      left += is_own && kept > 0 ? 0 : 1;  // the end is held by the sequence that has come there
     }
   }
   return close;

@@ -207,6 +207,22 @@ TEST(States, AConversationKeepsAtMostLog2OfItsTokens) {
   EXPECT_EQ(states.num_evictions(), 0);
 }
 
+// A sequence still holds the state at its end when its history is thinned.
+TEST(States, TheEndThatASequenceHoldsCountsAmongThePointsOfItsConversation) {
+  States states(64);
+  Tokens tokens;
+  for (std::size_t turn = 0; tokens.size() < 32000; ++turn) {
+    const std::size_t before = tokens.size();
+    tokens.resize(before + 1564, static_cast<TokenId>(turn));
+    add(states, tokens, before + 1499);
+    const HeldState end(states, states.acquire());
+    states.add_point(tokens, "", end.ref());
+    states.thin(tokens, "", 256, static_cast<std::int32_t>(before + 1499));
+    ASSERT_LE(states.num_points(), std::max(4, static_cast<std::int32_t>(std::log2(tokens.size()))))
+        << tokens.size();
+  }
+}
+
 TEST(States, APointGivesWayToOneWhoseHitSavesMoreTokens) {
   States states(4);
   Tokens history(1000);

@@ -243,6 +243,19 @@ Status EntryFiles::export_entry(std::string_view key, std::string_view tenant,
   return file.commit(core_.options().write.sync);
 }
 
+Result<EntryContent> open_entry_file(const std::filesystem::path& path) {
+  QUIRE_TRY(Package package, open_package(path));
+  EntryContent content;
+  for (std::size_t i = 0; i < package.manifest.objects.size(); ++i) {
+    const FileRange range{.offset = package.offsets[i], .bytes = package.manifest.objects[i].bytes};
+    QUIRE_TRY(Descriptor file, duplicate(package.file, path));
+    QUIRE_TRY(KVFile object, KVFile::open(std::move(file), range, path));
+    content.objects.push_back(std::move(object));
+  }
+  content.entry = std::move(package.manifest.entry);
+  return content;
+}
+
 Status check_entry_file(const std::filesystem::path& path) {
   const auto package = open_package(path);
   return package.ok() ? Status() : Status(package.error());

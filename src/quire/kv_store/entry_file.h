@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "quire/kv_store/file_front.h"
 #include "quire/kv_store/file_io.h"
+#include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/store_core.h"
 #include "quire/kv_store/store_entries.h"
 #include "quire/kv_store/store_entry.h"
@@ -46,6 +48,14 @@ class EntryFiles {
   StoreObjects& objects_;
   StoreEntries& entries_;
 };
+
+// An entry and its objects, open for reading.
+struct EntryContent {
+  StoreEntry entry;
+  std::vector<KVFile> objects;
+};
+// Opens an entry file. Reads every byte, and fails as import_entry does.
+[[nodiscard]] Result<EntryContent> open_entry_file(const std::filesystem::path& path);
 
 // Returns OK if import_entry would take the file, else its error. Reads every byte.
 [[nodiscard]] Status check_entry_file(const std::filesystem::path& path);

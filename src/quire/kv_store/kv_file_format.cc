@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -420,6 +421,17 @@ std::vector<std::byte> encode_preamble(const Preamble& preamble) {
   out.put(std::uint64_t{0});
   out.put(checksum(out.bytes()));
   return std::move(out).take();
+}
+
+std::optional<FileKind> kind_of_file(std::span<const std::byte> begin) {
+  for (const FileKind kind : {FileKind::kKV, FileKind::kEntry, FileKind::kWeights}) {
+    const Magic& magic = traits_of(kind).magic;
+    if (begin.size() >= magic.size() &&
+        std::memcmp(begin.data(), magic.data(), magic.size()) == 0) {
+      return kind;
+    }
+  }
+  return std::nullopt;
 }
 
 Result<Preamble> parse_preamble(FileKind kind, std::span<const std::byte> bytes,

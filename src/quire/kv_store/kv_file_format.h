@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,6 +65,9 @@ struct Preamble {
   std::uint64_t file_bytes = 0;
   std::uint64_t header_checksum = 0;
 };
+
+// Returns the kind of a file that begins with these bytes; nothing for other files.
+[[nodiscard]] std::optional<FileKind> kind_of_file(std::span<const std::byte> begin);
 
 [[nodiscard]] std::uint64_t checksum(std::span<const std::byte> bytes);
 

@@ -1,10 +1,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -421,14 +419,7 @@ Status KVFile::read_part(std::size_t index, std::size_t part, std::int64_t at,
   if (checksum(to) != header_.state_places[index].checksums[part]) {
     return damaged("the checksum", " is wrong");
   }
-  for (std::size_t i = 0; i + sizeof(float) <= to.size(); i += sizeof(float)) {
-    float number = 0;
-    std::memcpy(&number, &to[i], sizeof(float));
-    if (!std::isfinite(number)) {
-      return damaged("a number", " is not finite");
-    }
-  }
-  return {};
+  return all_finite(to) ? Status() : damaged("a number", " is not finite");
 }
 
 Status KVFile::read_state(std::size_t index, std::span<const tensor::StatePart> parts,

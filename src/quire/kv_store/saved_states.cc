@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <span>
@@ -107,6 +108,29 @@ std::string parts_difference(std::span<const StatePart> theirs, std::span<const 
   for (const StatePart& part : theirs) {
     if (std::ranges::find(ours, key_of(part), key_of) == ours.end()) {
       return base::str_cat("it has a ", part_name(part), ", which the model has not");
+    }
+  }
+  return {};
+}
+
+bool all_finite(std::span<const std::byte> numbers) {
+  constexpr std::uint32_t kExponent = 0x7f800000u;
+  std::uint32_t refused = 0;  // not a bool, which the compiler would test number by number
+  for (std::size_t i = 0; i + sizeof(std::uint32_t) <= numbers.size(); i += sizeof(std::uint32_t)) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &numbers[i], sizeof(bits));
+    refused |= static_cast<std::uint32_t>((bits & kExponent) == kExponent);
+  }
+  return refused == 0;
+}
+
+Status check_finite(std::span<const StatePart> parts, std::span<const std::byte> state) {
+  for (const StatePart& part : parts) {
+    if (!all_finite(part_of(part, state))) {
+      return {ErrorCode::kInvalidArgument,
+              base::str_cat("the ", part_name(part),
+                            " has a NaN or an infinity, so nothing can go "
+                            "on from it; look at the model's weights")};
     }
   }
   return {};

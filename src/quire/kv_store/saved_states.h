@@ -52,6 +52,12 @@ struct SavedStates {
 [[nodiscard]] std::span<std::byte> part_of(const tensor::StatePart& part,
                                            std::span<std::byte> state);
 
+// Returns whether no number is a NaN or an infinity. The bytes are fp32 numbers.
+[[nodiscard]] bool all_finite(std::span<const std::byte> numbers);
+// Returns kInvalidArgument that names the first part of a state with another number.
+[[nodiscard]] Status check_finite(std::span<const tensor::StatePart> parts,
+                                  std::span<const std::byte> state);
+
 // The place of a state in a file, and its checksums.
 struct StatePlace {
   std::int64_t offset = 0;               // at a multiple of a page

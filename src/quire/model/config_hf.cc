@@ -17,6 +17,7 @@
 #include "quire/model/hf_fields.h"
 #include "quire/model/layer_plan.h"
 #include "quire/model/rope.h"
+#include "quire/model/state_shape.h"
 #include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/types.h"
@@ -176,6 +177,19 @@ Status read_activation(JsonView json, const Family& family, ModelConfig& config,
                                     "; implemented: \"silu\", \"gelu_pytorch_tanh\""));
   }
   return {};
+}
+
+// Refuses an activation that transformers applies to a recurrent mixer too, beside the MLP.
+void check_mixer_activation(JsonView json, const Family& family, const ModelConfig& config,
+                            Refused& refused) {
+  const MixerKind kind = config.state.kind;
+  const bool recurs = kind == MixerKind::kGatedDelta || kind == MixerKind::kStateScan;
+  if (recurs && config.activation == kernels::Activation::kGeluTanh) {
+    refused.push_back(base::str_cat(base::quoted(family.activation_field), " is ",
+                                    shown_json(json.find(family.activation_field)),
+                                    "; implemented for layers of ", mixer_name(kind),
+                                    ": \"silu\""));
+  }
 }
 
 Status read_switches(JsonView json, const FieldDefaults& defaults, ModelConfig& config,
@@ -433,6 +447,7 @@ Result<ModelConfig> parse_text(JsonView json, const Family& family, Refused& ref
     }
     refused.push_back(set.error().message);
   }
+  check_mixer_activation(json, family, config, refused);
   config.bos_token_id = bos_id(json, config.vocab_size);
   QUIRE_TRY_STATUS(add_eos_ids(json, config.eos_token_ids));
   QUIRE_TRY_STATUS(read_rope_and_finish(json, family, config, refused));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/sha256.h"
+#include "quire/kernels/activation.h"
 #include "quire/model/config.h"
 #include "quire/model/layer_plan.h"
 #include "quire/result.h"
@@ -187,6 +188,29 @@ TEST(NemotronHConfig, NamesWhatIsNotImplementedOrDoesNotAddUp) {
   EXPECT_THAT(refused("nemotron_h", layers + R"(, "mlp_hidden_act": "silu")"),
               HasSubstr("mlp_hidden_act"));
   EXPECT_THAT(refused("nemotron_h", layers + R"(, "mlp_bias": true)"), HasSubstr("mlp_bias"));
+}
+
+// Oracle: the code of transformers, whose recurrent mixers apply "hidden_act" too. Its LFM2 reads
+// no such key.
+TEST(StateConfig, AnActivationThatARecurrentMixerWouldShareIsRefusedByName) {
+  constexpr std::string_view kGelu = R"("hidden_act": "gelu_pytorch_tanh")";
+  for (const auto& [type, members] : std::vector<std::pair<std::string_view, std::string>>{
+           {"qwen3_5_text", ""},
+           {"qwen3_5_moe_text", ""},
+           {"qwen3_next", ""},
+           {"granitemoehybrid", std::string(kMambaLayers) + ", "}}) {
+    EXPECT_THAT(refused(type, members + std::string(kGelu)),
+                testing::AllOf(HasSubstr("\"hidden_act\" is"), HasSubstr("gelu_pytorch_tanh")))
+        << type;
+    EXPECT_EQ(refused(type, members + R"("hidden_act": "swish")"), "accepted") << type;
+  }
+  const std::string attention =
+      R"("mamba_n_heads": 4, "layer_types": ["attention", "attention", "attention", "attention"], )";
+  EXPECT_EQ(parsed("granitemoehybrid", attention + std::string(kGelu)).activation,
+            kernels::Activation::kGeluTanh)
+      << "its MLPs alone have it";
+  EXPECT_EQ(parsed("lfm2", std::string(kConvLayers) + ", " + std::string(kGelu)).activation,
+            kernels::Activation::kSilu);
 }
 
 TEST(StateConfig, EachKeyChangesTheDigest) {

@@ -109,6 +109,7 @@ Status SavedSequences::describe_states(const StateRef& state, Described& describ
       QUIRE_TRY(const auto bytes,
                 engine_.core().states.read(points.places(sequence).from,
                                            described.copied_states.emplace_back()));
+      QUIRE_TRY_STATUS(kv_store::check_finite(geometry.parts, bytes));
       described.state_bytes.push_back(bytes);
       return {};
     };

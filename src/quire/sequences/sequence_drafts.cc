@@ -96,6 +96,8 @@ StateRef SequenceDrafts::make_state(const SequenceDraft& draft) {
   state->grade = draft.grade;
   state->salt = draft.salt;
   state->computed_tokens = draft.computed_tokens;
+  state->owed_tokens =
+      std::max<std::int64_t>(0, std::ssize(sequences.tokens(id)) - 1 - sequences.num_computed(id));
   state->same_bits = engine_.same_bits();
   state->sequence = id;
   for (const kv::RunView& run : sequences.runs(id)) {
@@ -173,6 +175,47 @@ std::int32_t SequenceDrafts::at_hand(SeqId sequence) const {
              : computed;
 }
 
+Result<std::int64_t> SequenceDrafts::whole_segments(const StateRef& from,
+                                                    std::int64_t length) const {
+  kv::Segments segments = engine_.core().ledger.segments();
+  SegmentUses named;
+  const BlockRun all{.engine = from->engine, .state = from, .tokens = from->segment_tokens};
+  QUIRE_TRY(const SegmentUses uses, runs_.segments_of(all, named));
+  std::int64_t whole = 0;
+  bool in_line = true;
+  for (const kv::SegmentUse& use : uses) {
+    const std::int64_t tokens = segments.find(use.segment)->num_tokens();
+    in_line = use.position - uses.front().position == whole;
+    if (!in_line || whole + tokens >= length) {
+      break;
+    }
+    whole += tokens;
+  }
+  for (const kv::SegmentUse& use : named) {
+    segments.drop(use.segment);
+  }
+  if (!in_line) {
+    return {ErrorCode::kIncompatible,
+            "cannot roll back into chunks that do not stand one behind the other, since layers of "
+            "this model carry a state through them; compose those that are to stay"};
+  }
+  return whole;
+}
+
+Result<SequenceDraft> SequenceDrafts::cut_segments(const StateRef& from, std::int64_t length) {
+  QUIRE_TRY(const std::int64_t whole, whole_segments(from, length));
+  const auto tokens = std::span(from->tokens).first(static_cast<std::size_t>(length));
+  if (whole == 0) {
+    return plain(tokens, {.salt = from->salt});
+  }
+  const BlockRun run{.engine = from->engine, .state = from, .tokens = whole};
+  QUIRE_TRY(SequenceDraft draft,
+            behind({&run, 1}, {tokens.begin() + static_cast<std::ptrdiff_t>(whole), tokens.end()}));
+  draft.grade = from->grade;
+  draft.salt = from->salt;
+  return draft;
+}
+
 // Returns the state's first `length` tokens, of which there is at least one.
 Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t length) {
   kv::Sequences& sequences = engine_.core().ledger.sequences();
@@ -181,6 +224,9 @@ Result<SequenceDraft> SequenceDrafts::cut(const StateRef& from, std::int64_t len
   const std::int64_t own = length - state.segment_tokens;
   if (length == 1) {
     return plain(tokens, {.salt = state.salt});
+  }
+  if (own < 1 && engine_.core().ledger.points().exist()) {
+    return cut_segments(from, length);
   }
   if (own < 1) {
     const BlockRun run{.engine = state.engine, .state = from, .tokens = length - 1};

@@ -54,7 +54,9 @@ class SequenceDrafts {
   // cache what that has beyond the state's own KV.
   [[nodiscard]] SequenceDraft next(const SequenceState& state, std::span<const TokenId> tokens,
                                    const RequestOptions& options);
-  // Returns the state's first `length` tokens, of which there is at least one.
+  // Returns the state's first `length` tokens, of which there is at least one. Maps on states lead
+  // through whole segments alone. So where layers carry a state, a segment that is cut is computed
+  // again, behind those before it. kIncompatible where it stood elsewhere.
   [[nodiscard]] Result<SequenceDraft> cut(const StateRef& from, std::int64_t length);
   // Returns a sequence behind the KV of the runs. Its own tokens are those of `tail`, of which
   // there is at least one.
@@ -72,6 +74,10 @@ class SequenceDrafts {
   // `named`.
   [[nodiscard]] Result<SequenceDraft> behind(std::span<const BlockRun> runs,
                                              std::vector<TokenId> tail, SegmentUses& named);
+  [[nodiscard]] Result<SequenceDraft> cut_segments(const StateRef& from, std::int64_t length);
+  // Returns the tokens of the segments that end before token `length` of the state.
+  [[nodiscard]] Result<std::int64_t> whole_segments(const StateRef& from,
+                                                    std::int64_t length) const;
   [[nodiscard]] Result<SegmentUses> place(const BlockRun& run, std::int64_t position,
                                           SegmentUses& named) const;
   [[nodiscard]] StateRef make_state(const SequenceDraft& draft);

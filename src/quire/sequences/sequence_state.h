@@ -29,6 +29,7 @@ struct SequenceState {
   std::int64_t segment_tokens = 0;   // the first so many are of segments that it was composed of
   std::int32_t sampled = 0;          // the last so many were sampled in one go
   std::int64_t computed_tokens = 0;  // tokens whose KV was not there when the state was asked for
+  std::int64_t owed_tokens = 0;      // those before the last one whose KV is to be computed yet
   ReuseGrade grade = ReuseGrade::kExact;
   std::string salt;                      // salt whose cached prefixes it shares
   bool same_bits = true;                 // property of the engine's arithmetic, see graded()

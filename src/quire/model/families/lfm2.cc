@@ -8,6 +8,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/kernels/activation.h"
 #include "quire/model/config.h"
 #include "quire/model/expert_fields.h"
 #include "quire/model/family.h"
@@ -72,6 +73,7 @@ Status read_inner_size(base::JsonView json, ModelConfig& config) {
 // Reads what both families have.
 Status read_lfm2(base::JsonView json, ModelConfig& config) {
   config.qk_norm = true;
+  config.activation = kernels::Activation::kSilu;  // transformers reads no field for it
   QUIRE_TRY(config.norm_epsilon, base::get_double(json, "norm_eps", 1e-5));
   QUIRE_TRY(config.tied_embeddings, base::get_bool(json, "tie_embedding", config.tied_embeddings));
   QUIRE_TRY(const std::int64_t taps, base::get_int(json, "conv_L_cache", 3));
