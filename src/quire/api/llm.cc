@@ -11,11 +11,13 @@
 #include <variant>
 #include <vector>
 
+#include "quire/answer.h"
 #include "quire/api/await.h"
 #include "quire/api/choices.h"
 #include "quire/api/llm_impl.h"
 #include "quire/api/stream_impl.h"
 #include "quire/api/tokenizer_impl.h"
+#include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
@@ -40,6 +42,39 @@ using engine::RequestKind;
 
 Error closed_error() {
   return {.code = ErrorCode::kClosed, .message = "the LLM is closed; open the model again"};
+}
+
+Result<std::unique_ptr<Stream::Impl>> start_stream(const std::shared_ptr<engine::Engine>& engine,
+                                                   std::vector<TokenId> ids,
+                                                   const SamplingParams& params,
+                                                   const RequestOptions& options) {
+  std::vector<NewRequest> requests;
+  requests.push_back({.prompt = std::move(ids),
+                      .params = params,
+                      .session = options.session,
+                      .salt = options.salt,
+                      .streaming = options.deltas,
+                      .notify = options.notify,
+                      .explain = options.explain,
+                      .urgency = engine::urgency_of(options)});
+  auto impl = std::make_unique<Stream::Impl>();
+  impl->engine = engine;
+  if (options.notify) {
+    impl->waits = false;
+    QUIRE_TRY(impl->submission, engine->submit_later(std::move(requests.front())));
+  } else {
+    QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+    impl->channel = channels.front();
+  }
+  return impl;
+}
+
+// Returns the list "tools" of template variables, which a template has taken, as JSON.
+std::string tools_of(std::string_view variables_json) {
+  const auto variables = base::parse_json(variables_json, "template variables");
+  const base::JsonView tools =
+      variables.ok() ? variables->view().find("tools") : base::JsonView();
+  return tools.is_array() ? base::write_json(tools) : "";
 }
 
 }  // namespace
@@ -176,25 +211,8 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
                            const RequestOptions& options, const Interrupt& interrupted) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
   QUIRE_TRY(auto ids, prompt_ids(*engine, prompt, interrupted));
-  std::vector<NewRequest> requests;
-  requests.push_back({.prompt = std::move(ids),
-                      .params = params,
-                      .session = options.session,
-                      .salt = options.salt,
-                      .streaming = options.deltas,
-                      .notify = options.notify,
-                      .explain = options.explain,
-                      .urgency = engine::urgency_of(options)});
-  auto impl = std::make_unique<Stream::Impl>();
-  impl->engine = engine;
-  if (options.notify) {
-    impl->waits = false;
-    QUIRE_TRY(impl->submission, engine->submit_later(std::move(requests.front())));
-  } else {
-    QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
-    impl->channel = channels.front();
-  }
-  return Stream(std::move(impl));
+  QUIRE_TRY(auto started, start_stream(engine, std::move(ids), params, options));
+  return Stream(std::move(started));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -204,7 +222,9 @@ Result<GenerationOutput> LLM::chat(std::string_view messages_json, const Samplin
                                    const RequestOptions& options) try {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  return generate(std::move(ids), params, options);
+  QUIRE_TRY(auto output, generate(std::move(ids), params, options));
+  QUIRE_TRY_STATUS(split_answer(tokens, tools_of(variables_json), output));
+  return output;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }
@@ -214,7 +234,11 @@ Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingPa
                                 const RequestOptions& options) try {
   QUIRE_TRY(const auto tokens, tokenizer());
   QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  return stream(std::move(ids), params, options);
+  QUIRE_TRY(auto parser, tokens.answer_parser(ids, tools_of(variables_json)));
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(auto started, start_stream(engine, std::move(ids), params, options));
+  started->parser = std::move(parser);
+  return Stream(std::move(started));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
 }

@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include "quire/answer.h"
+#include "quire/chat.h"
 #include "quire/engine/channel.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/submission.h"
@@ -20,11 +22,15 @@ struct Stream::Impl {
       submission;  // submission of a request that is not waited for, else null
   std::optional<Error> refusal;
   std::optional<GenerationOutput> output;
+  std::optional<AnswerParser> parser;  // of a chat
+  AnswerParts answer;                  // the parts of all deltas so far
   bool waits = true;  // close() does, until the blocks are free
   bool ended = false;
 
   // Waits at most `timeout_ms` (negative: for ever) until the request was taken or refused.
   [[nodiscard]] bool arrived(int timeout_ms);
+  // Gives a delta of a chat its parts, and at the end the output those of all deltas.
+  [[nodiscard]] Status split(std::optional<Delta>& delta);
 };
 
 }  // namespace quire
