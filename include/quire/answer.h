@@ -14,8 +14,8 @@ namespace quire {
 
 // Splits one answer as it comes. Tokenizer::answer_parser() makes it for a prompt.
 //
-// The chat template says how its model marks thinking and tool calls. What does not follow that
-// style stays text. A style without marks makes all text content.
+// The chat template says how its model marks thinking and tool calls. Text that does not follow
+// that style stays text. A style without marks makes all text content.
 //
 // Ownership: move only. Shares the tokenizer, so it may outlive its LLM.
 // Threads: one thread at a time. Nothing waits. The memory is bounded by the answer.

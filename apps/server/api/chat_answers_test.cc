@@ -183,8 +183,8 @@ TEST_F(ChatAnswers, StreamedCallsBeginWithTheirNamesAndGoOnWithTheirArguments) {
   EXPECT_EQ(parts[0].at("index"), 0);
   EXPECT_EQ(parts[0].at("function"), json::value({{"name", "now"}, {"arguments", ""}}));
   EXPECT_TRUE(parts[0].contains("id"));
-  EXPECT_EQ(parts[1], (json::object{{"function", {{"arguments", R"({"zone":"UTC"})"}}},
-                                    {"index", 0}}));
+  EXPECT_EQ(parts[1],
+            (json::object{{"function", {{"arguments", R"({"zone":"UTC"})"}}}, {"index", 0}}));
   EXPECT_EQ(parts[2].at("index"), 1);
   EXPECT_EQ(parts[3].at("index"), 1);
   EXPECT_EQ(choices.back().at("finish_reason"), "tool_calls");
@@ -209,8 +209,7 @@ TEST_F(ChatAnswers, ToolsReachTheTemplateUnlessNoneIsChosen) {
   give_tools();
   const auto prompt = [&] {
     static_cast<void>(asked());
-    return tokenizer_
-        .decode(std::get<std::vector<TokenId>>(engine_.requests.back().prompt), false)
+    return tokenizer_.decode(std::get<std::vector<TokenId>>(engine_.requests.back().prompt), false)
         .value();
   };
   EXPECT_NE(prompt().find("\"now\""), std::string::npos);

@@ -90,8 +90,8 @@ class ChatRenderer final : public OpenAIRenderer {
   }
   void set_choice(json::object& choice, std::size_t index,
                   const GenerationOutput& output) override {
-    const AnswerParts parts = take(
-        index, {.text = output.text, .token_ids = output.token_ids, .finished = true});
+    const AnswerParts parts =
+        take(index, {.text = output.text, .token_ids = output.token_ids, .finished = true});
     json::object message;
     message["role"] = "assistant";
     message["content"] = parts.content;

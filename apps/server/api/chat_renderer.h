@@ -12,7 +12,7 @@
 
 namespace quire::server {
 
-// What a chat's answers are read by. Plain data.
+// Everything that tells how to read the answers of a chat. Plain data.
 struct AnswerSource {
   // Ids of the prompt, or of one that opens the answer in the same way.
   std::vector<TokenId> prompt_ids = {};

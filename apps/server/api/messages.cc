@@ -256,8 +256,7 @@ Check check_variables(const Tokenizer& tokenizer, const ChatPrompt& prompt) {
     const Message& message = prompt.messages[i];
     if (!message.tool_calls.empty() || message.role == "tool") {
       const std::string place = element_path(prompt.path, i);
-      return tools_unsupported(
-          member_path(place, message.role == "tool" ? "role" : "tool_calls"));
+      return tools_unsupported(member_path(place, message.role == "tool" ? "role" : "tool_calls"));
     }
   }
   return passed();

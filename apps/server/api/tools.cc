@@ -34,11 +34,7 @@ const FieldTable& function_table() {
 
 const FieldTable& tool_table() {
   static const FieldRule rules[] = {
-      {.name = "type",
-       .kinds = kString,
-       .help = "function",
-       .required = true,
-       .words = "function"},
+      {.name = "type", .kinds = kString, .help = "function", .required = true, .words = "function"},
       {.name = "function",
        .kinds = kObject,
        .help = "what may be called",

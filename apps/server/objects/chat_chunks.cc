@@ -218,9 +218,9 @@ class ChatComposer {
 std::vector<TokenId> opening_ids(const Engine& engine, const Interrupt& interrupted) {
   const auto tokenizer = engine.tokenizer();
   const ChatMessage question{.role = "user", .content = "?"};
-  auto ids = tokenizer.ok() ? tokenizer->apply_chat_template(std::span(&question, 1), true, "{}",
-                                                             interrupted)
-                            : tokenizer.error();
+  auto ids = tokenizer.ok()
+                 ? tokenizer->apply_chat_template(std::span(&question, 1), true, "{}", interrupted)
+                 : tokenizer.error();
   return ids.ok() ? std::move(ids).value() : std::vector<TokenId>();
 }
 

@@ -57,12 +57,12 @@ class NullGeneration final : public Generation {
     }
     Delta delta;
     while (taken_ < std::min<std::int64_t>(made_, limit())) {
-      const TokenId id = engine_.script.empty()
-                             ? static_cast<TokenId>(10 + taken_)
-                             : engine_.script[static_cast<std::size_t>(taken_)];
-      delta.text += engine_.script.empty()
-                        ? " " + std::to_string(taken_)
-                        : engine_.script_text(taken_ + 1).substr(output_.text.size() + delta.text.size());
+      const TokenId id = engine_.script.empty() ? static_cast<TokenId>(10 + taken_)
+                                                : engine_.script[static_cast<std::size_t>(taken_)];
+      delta.text +=
+          engine_.script.empty()
+              ? " " + std::to_string(taken_)
+              : engine_.script_text(taken_ + 1).substr(output_.text.size() + delta.text.size());
       delta.token_ids.push_back(id);
       if (request_.sampling.logprobs) {
         delta.logprobs.push_back({{id, -0.5F}});

@@ -135,8 +135,8 @@ class ToolCall(Record):
 
 
 class GenerationOutput(Record):
-    """One finished request; str(output) is its text. Answers of chats have parts of it as the model marks them: `thinking`,
-    `tool_calls`, and as `content` the rest, which is all of the text where nothing is marked. `logprobs` holds, per generated token, a dict id -> natural log probability.
+    """One finished request; str(output) is its text. Answers of chats have its parts, as the model marks them: `thinking`,
+    `tool_calls` and, as `content`, the rest. Without marks the content is all of the text. `logprobs` holds, per generated token, a dict id -> natural log probability.
     `stopped_by`: what ended the text: the stop string, the stop id, "eos" or "length"; None of an aborted request. `parts`, with
     explain=True: for each part of the prompt whether its KV was there. `outputs`: all choices, of which this is the first. Where
     the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}. Where turn and answer became items

@@ -73,13 +73,13 @@ nb::list to_list(const std::vector<ToolCall>& calls) {
 
 void bind_tokenizer(nb::module_& module) {
   nb::class_<AnswerParser>(module, "AnswerParser")
-      .def("take", [](AnswerParser& parser, std::string text, std::vector<TokenId> ids,
-                      bool finished) {
-        const AnswerParts parts = unwrap(parser.take(
-            {.text = std::move(text), .token_ids = std::move(ids), .finished = finished}));
-        return nb::make_tuple(to_text(parts.thinking), to_text(parts.content),
-                              to_list(parts.tool_calls));
-      });
+      .def("take",
+           [](AnswerParser& parser, std::string text, std::vector<TokenId> ids, bool finished) {
+             const AnswerParts parts = unwrap(parser.take(
+                 {.text = std::move(text), .token_ids = std::move(ids), .finished = finished}));
+             return nb::make_tuple(to_text(parts.thinking), to_text(parts.content),
+                                   to_list(parts.tool_calls));
+           });
   nb::class_<Tokenizer>(module, "Tokenizer")
       .def_static("open",
                   [](const nb::bytes& model) { return unwrap(Tokenizer::open(to_path(model))); })

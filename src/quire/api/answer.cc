@@ -46,8 +46,8 @@ Result<AnswerParser> Tokenizer::answer_parser(std::span<const TokenId> prompt_id
   const auto& text = impl_->text;
   const auto& used =
       !schemas.empty() && text->tool_template ? text->tool_template : text->chat_template;
-  const auto style = used ? text::answer::find_style(used->source(), text->tokenizer)
-                          : text::answer::Style();
+  const auto style =
+      used ? text::answer::find_style(used->source(), text->tokenizer) : text::answer::Style();
   return AnswerParser(
       std::make_unique<AnswerParser::Impl>(text, style, prompt_ids, std::move(schemas)));
 } catch (const std::bad_alloc&) {
@@ -57,9 +57,8 @@ Result<AnswerParser> Tokenizer::answer_parser(std::span<const TokenId> prompt_id
 Status split_answer(const Tokenizer& tokenizer, std::string_view tools_json,
                     GenerationOutput& output) {
   QUIRE_TRY(AnswerParser parser, tokenizer.answer_parser(output.prompt_token_ids, tools_json));
-  QUIRE_TRY(output.answer, parser.take({.text = output.text,
-                                        .token_ids = output.token_ids,
-                                        .finished = true}));
+  QUIRE_TRY(output.answer,
+            parser.take({.text = output.text, .token_ids = output.token_ids, .finished = true}));
   for (GenerationOutput& choice : output.outputs) {
     QUIRE_TRY_STATUS(split_answer(tokenizer, tools_json, choice));
   }

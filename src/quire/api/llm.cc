@@ -72,8 +72,7 @@ Result<std::unique_ptr<Stream::Impl>> start_stream(const std::shared_ptr<engine:
 // Returns the list "tools" of template variables, which a template has taken, as JSON.
 std::string tools_of(std::string_view variables_json) {
   const auto variables = base::parse_json(variables_json, "template variables");
-  const base::JsonView tools =
-      variables.ok() ? variables->view().find("tools") : base::JsonView();
+  const base::JsonView tools = variables.ok() ? variables->view().find("tools") : base::JsonView();
   return tools.is_array() ? base::write_json(tools) : "";
 }
 

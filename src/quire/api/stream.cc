@@ -51,9 +51,9 @@ Status Stream::Impl::split(std::optional<Delta>& delta) {
     return {};
   }
   if (!delta) {
-    QUIRE_TRY(output->answer, parser->take({.text = output->text,
-                                            .token_ids = output->token_ids,
-                                            .finished = true}));
+    QUIRE_TRY(
+        output->answer,
+        parser->take({.text = output->text, .token_ids = output->token_ids, .finished = true}));
     return {};
   }
   QUIRE_TRY(AnswerParts parts, parser->take(*delta));

@@ -24,7 +24,7 @@ struct Stream::Impl {
   std::optional<GenerationOutput> output;
   std::optional<AnswerParser> parser;  // of a chat
   AnswerParts answer;                  // the parts of all deltas so far
-  bool waits = true;  // close() does, until the blocks are free
+  bool waits = true;                   // close() does, until the blocks are free
   bool ended = false;
 
   // Waits at most `timeout_ms` (negative: for ever) until the request was taken or refused.

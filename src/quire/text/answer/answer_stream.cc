@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "quire/base/sha256.h"
 #include "quire/chat.h"
 #include "quire/result.h"
+#include "quire/text/answer/harmony_splitter.h"
+#include "quire/text/answer/mark_splitter.h"
 #include "quire/text/answer/marked_text.h"
 #include "quire/text/answer/parts.h"
 #include "quire/text/answer/splitter.h"
@@ -28,7 +31,8 @@ namespace {
 constexpr std::size_t kPromptEndTokens = 48;
 
 std::string special_of(const Tokenizer& tokenizer, TokenId id) {
-  const auto spelling = tokenizer.is_special(id) ? tokenizer.id_to_token(id) : Result<std::string>("");
+  const auto spelling =
+      tokenizer.is_special(id) ? tokenizer.id_to_token(id) : Result<std::string>("");
   return spelling.ok() && !spelling->empty() ? special(*spelling) : "";
 }
 
@@ -41,6 +45,21 @@ std::string end_of_prompt(const Tokenizer& tokenizer, std::span<const TokenId> i
   }
   marked += detokenizer.flush();
   return marked;
+}
+
+// Makes the splitter of a style; null where there is nothing to find. `prompt_end` may have opened
+// thinking or a message.
+std::unique_ptr<Splitter> make_splitter(const Style& style, std::string_view prompt_end,
+                                        const ToolSchemas& schemas, Parts& parts) {
+  if (style.kind == Style::Kind::kHarmony) {
+    return std::make_unique<HarmonySplitter>(prompt_end, schemas, parts);
+  }
+  if (style.think_open.empty() && (style.calls.empty() || schemas.empty())) {
+    return nullptr;
+  }
+  const bool thinks =
+      !style.think_open.empty() && trimmed_end(prompt_end).ends_with(style.think_open);
+  return std::make_unique<MarkSplitter>(style, thinks, schemas, parts);
 }
 
 // Makes ids that depend on the prompt, so that those of the turns of one chat differ.

@@ -24,8 +24,8 @@
 namespace quire::text::answer {
 
 // The text of an answer lacks special tokens, which may be marks, and ends before a stop string.
-// The ids have all tokens. So the stream decodes the ids to find out where special tokens stand, and
-// takes of each token only as much text as the answer has.
+// The ids have all tokens. So the stream decodes the ids, which tells where special tokens stand.
+// It takes of each token only as much text as the answer has.
 class AnswerStream {
  public:
   // Takes a style that find_style() gave for the same tokenizer.

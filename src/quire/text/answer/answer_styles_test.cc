@@ -37,20 +37,22 @@ const Speaker kQwen35{
 const Speaker kGlm{"{{ '</think>' }}<tool_call>{n}<arg_key>{k}</arg_key><arg_value>{v}</arg_value>",
                    {"<|assistant|>", "<|user|>"},
                    kTools};
-const Speaker kDeepSeek{"{{ '<think>\\n' }}{{ content.split('</think>')[-1] }}<｜tool▁calls▁begin｜>",
-                        {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-                        kTools};
-const Speaker kLfm{"<think></think>{{- \"<|tool_call_start|>[\" + calls + \"]<|tool_call_end|>\" }}",
-                   {"<|im_start|>", "<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>"},
-                   kTools};
+const Speaker kDeepSeek{
+    "{{ '<think>\\n' }}{{ content.split('</think>')[-1] }}<｜tool▁calls▁begin｜>",
+    {"<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
+    kTools};
+const Speaker kLfm{
+    "<think></think>{{- \"<|tool_call_start|>[\" + calls + \"]<|tool_call_end|>\" }}",
+    {"<|im_start|>", "<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>"},
+    kTools};
 const Speaker kGptOss{"<|start|>assistant<|channel|>final<|message|>",
                       {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>",
                        "<|return|>", "<|call|>"},
                       kTools};
-const Speaker kGemma{"'<|channel>thought\\n' '<|tool_call>call:' + name + '{' '}<tool_call|>'",
-                     {"<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool_call>",
-                      "<tool_call|>", "<|\"|>"},
-                     kTools};
+const Speaker kGemma{
+    "'<|channel>thought\\n' '<|tool_call>call:' + name + '{' '}<tool_call|>'",
+    {"<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"},
+    kTools};
 const Speaker kLlama{"<|start_header_id|>{{ '{\"name\": ' }}{{ '\"parameters\": ' }}<|python_tag|>",
                      {"<|eot_id|>", "<|python_tag|>"},
                      kTools};
@@ -66,8 +68,9 @@ Speaker without_tools(Speaker speaker) {
   return speaker;
 }
 
-std::vector<Case> cases() {
-  const std::string weather = R"({"city":"Ulm","days":3})";
+const std::string kWeather = R"({"city":"Ulm","days":3})";
+
+std::vector<Case> thinking_cases() {
   return {
       {"no marks at all", kPlain, "", "a <think>b</think>\n", "", "a <think>b</think>\n"},
       {"plain text of a model with marks", kQwen3, "<|im_start|>assistant\n",
@@ -82,79 +85,150 @@ std::vector<Case> cases() {
        "<think>\nOne.</think>Two.<｜end▁of▁sentence｜>", "One.", "Two."},
       {"thinking that length ends", kQwen3, "", "<think>\nOne. Tw", "One. Tw", ""},
       {"an empty block of thinking", kQwen3, "", "<think>\n\n</think>\n\nTwo.", "", "Two."},
-      {"an answer that speaks of the marks", kQwen3, "",
-       "The marks <think> and </think> are two.", "", "The marks <think> and </think> are two."},
+      {"an answer that speaks of the marks", kQwen3, "", "The marks <think> and </think> are two.",
+       "", "The marks <think> and </think> are two."},
       {"marks that are cut at the end", kQwen3, "", "a <tool_cal", "", "a <tool_cal"},
-      {"Hermes: text, then calls", kQwen3, "",
+  };
+}
+
+std::vector<Case> hermes_cases() {
+  return {
+      {"Hermes: text, then calls",
+       kQwen3,
+       "",
        "Let me see.\n\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\", "
        "\"days\": 3}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n"
        "</tool_call><|im_end|>",
-       "", "Let me see.", {{"weather", weather}, {"now", "{}"}}},
-      {"Hermes: thinking, call, text", kQwen3, "",
-       "<think>\nHm.\n</think>\n\n<tool_call>{\"name\":\"now\"}</tool_call>\nDone.", "Hm.", "Done.",
+       "",
+       "Let me see.",
+       {{"weather", kWeather}, {"now", "{}"}}},
+      {"Hermes: thinking, call, text",
+       kQwen3,
+       "",
+       "<think>\nHm.\n</think>\n\n<tool_call>{\"name\":\"now\"}</tool_call>\nDone.",
+       "Hm.",
+       "Done.",
        {{"now", "{}"}}},
-      {"Hermes: a closing mark inside of a text", kQwen3, "",
-       R"(<tool_call>{"name":"say","arguments":{"t":"a </tool_call> b"}}</tool_call>)", "", "",
+      {"Hermes: a closing mark inside of a text",
+       kQwen3,
+       "",
+       R"(<tool_call>{"name":"say","arguments":{"t":"a </tool_call> b"}}</tool_call>)",
+       "",
+       "",
        {{"say", R"({"t":"a </tool_call> b"})"}}},
-      {"Hermes: no JSON stays text, and the next call counts", kQwen3, "",
-       "<tool_call>\nweather(Ulm)\n</tool_call> so <tool_call>{\"name\":\"now\"}</tool_call>", "",
-       "<tool_call>\nweather(Ulm)\n</tool_call> so", {{"now", "{}"}}},
-      {"Hermes: an open quote stays text, and the next call counts", kQwen3, "",
-       "<tool_call>{\"name</tool_call> so <tool_call>{\"name\":\"now\"}</tool_call>", "",
-       "<tool_call>{\"name</tool_call> so", {{"now", "{}"}}},
+      {"Hermes: no JSON stays text, and the next call counts",
+       kQwen3,
+       "",
+       "<tool_call>\nweather(Ulm)\n</tool_call> so <tool_call>{\"name\":\"now\"}</tool_call>",
+       "",
+       "<tool_call>\nweather(Ulm)\n</tool_call> so",
+       {{"now", "{}"}}},
+      {"Hermes: an open quote stays text, and the next call counts",
+       kQwen3,
+       "",
+       "<tool_call>{\"name</tool_call> so <tool_call>{\"name\":\"now\"}</tool_call>",
+       "",
+       "<tool_call>{\"name</tool_call> so",
+       {{"now", "{}"}}},
       {"Hermes: arguments that are a list stay text", kQwen3, "",
        R"(<tool_call>{"name":"now","arguments":[1]}</tool_call>)", "",
        R"(<tool_call>{"name":"now","arguments":[1]}</tool_call>)"},
-      {"Hermes: a call without its closing mark", kQwen3, "",
-       R"(<tool_call>{"name":"now","arguments":{}}<|im_end|>)", "", "", {{"now", "{}"}}},
+      {"Hermes: a call without its closing mark",
+       kQwen3,
+       "",
+       R"(<tool_call>{"name":"now","arguments":{}}<|im_end|>)",
+       "",
+       "",
+       {{"now", "{}"}}},
       {"Hermes: a call that length ends stays text", kQwen3, "", R"(<tool_call>{"name":"now")", "",
        R"(<tool_call>{"name":"now")"},
       {"Hermes: without tools calls stay text", without_tools(kQwen3), "",
        R"(<tool_call>{"name":"now"}</tool_call>)", "", R"(<tool_call>{"name":"now"}</tool_call>)"},
-      {"Qwen3.5: types are those of the schema", kQwen35, "<|im_start|>assistant\n<think>\n",
+  };
+}
+
+std::vector<Case> tag_cases() {
+  return {
+      {"Qwen3.5: types are those of the schema",
+       kQwen35,
+       "<|im_start|>assistant\n<think>\n",
        "Hm.\n</think>\n\nSo:\n\n<tool_call>\n<function=weather>\n<parameter=city>\n89073\n"
        "</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=more>\n{\"a\": [1, true]}\n"
        "</parameter>\n<parameter=note>\ntwo\nlines\n</parameter>\n</function>\n</tool_call>",
-       "Hm.", "So:",
-       {{"weather",
-         R"({"city":"89073","days":3,"more":{"a":[1,true]},"note":"two\nlines"})"}}},
+       "Hm.",
+       "So:",
+       {{"weather", R"({"city":"89073","days":3,"more":{"a":[1,true]},"note":"two\nlines"})"}}},
       {"Qwen3.5: a parameter that is not closed stays text", kQwen35, "",
        "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</function>\n</tool_call>", "",
        "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</function>\n</tool_call>"},
-      {"GLM: keys and values", kGlm, "<|assistant|><think>",
+      {"GLM: keys and values",
+       kGlm,
+       "<|assistant|><think>",
        "Hm.</think><tool_call>weather<arg_key>city</arg_key><arg_value>Ulm</arg_value>"
        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
-       "Hm.", "", {{"weather", weather}}},
-      {"GLM: a function without arguments", kGlm, "<|assistant|></think>",
-       "<tool_call>now</tool_call>", "", "", {{"now", "{}"}}},
-      {"DeepSeek V3.1: calls with marks of their own", kDeepSeek, "<｜Assistant｜></think>",
+       "Hm.",
+       "",
+       {{"weather", kWeather}}},
+      {"GLM: a function without arguments",
+       kGlm,
+       "<|assistant|></think>",
+       "<tool_call>now</tool_call>",
+       "",
+       "",
+       {{"now", "{}"}}},
+      {"DeepSeek V3.1: calls with marks of their own",
+       kDeepSeek,
+       "<｜Assistant｜></think>",
        "So.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{\"city\": \"Ulm\", "
        "\"days\": 3}<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
        "<｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
-       "", "So.", {{"weather", weather}, {"now", "{}"}}},
-      {"DeepSeek V3: a block of code", kDeepSeek, "<｜Assistant｜>",
+       "",
+       "So.",
+       {{"weather", kWeather}, {"now", "{}"}}},
+      {"DeepSeek V3: a block of code",
+       kDeepSeek,
+       "<｜Assistant｜>",
        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-       "", "", {{"now", "{}"}}},
-      {"LFM2: calls as Python", kLfm, "<|im_start|>assistant\n",
+       "",
+       "",
+       {{"now", "{}"}}},
+      {"LFM2: calls as Python",
+       kLfm,
+       "<|im_start|>assistant\n",
        "<think>Hm.</think><|tool_call_start|>[weather(city=\"Ulm\", days=3), "
-       "now(deep={'a': [True, None, -1.5e3], 'b': 'it\\'s \\u00fc'})]<|tool_call_end|>Wait.<|im_end|>",
-       "Hm.", "Wait.",
-       {{"weather", weather}, {"now", "{\"deep\":{\"a\":[true,null,-1500.0],\"b\":\"it's ü\"}}"}}},
+       "now(deep={'a': [True, None, -1.5e3], 'b': 'it\\'s "
+       "\\u00fc'})]<|tool_call_end|>Wait.<|im_end|>",
+       "Hm.",
+       "Wait.",
+       {{"weather", kWeather}, {"now", "{\"deep\":{\"a\":[true,null,-1500.0],\"b\":\"it's ü\"}}"}}},
       {"LFM2: an expression stays text", kLfm, "", "<|tool_call_start|>[f(1 + 2)]<|tool_call_end|>",
        "", "[f(1 + 2)]"},
+  };
+}
+
+std::vector<Case> channel_cases() {
+  return {
       {"gpt-oss: analysis and final", kGptOss, "<|end|><|start|>assistant",
        "<|channel|>analysis<|message|>One.\nTwo.<|end|><|start|>assistant<|channel|>final"
        "<|message|>The end.<|return|>",
        "One.\nTwo.", "The end."},
-      {"gpt-oss: a call on the channel commentary", kGptOss, "<|start|>assistant",
+      {"gpt-oss: a call on the channel commentary",
+       kGptOss,
+       "<|start|>assistant",
        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
        "to=functions.weather <|constrain|>json<|message|>{\"city\": \"Ulm\", \"days\": 3}<|call|>",
-       "Hm.", "", {{"weather", weather}}},
-      {"gpt-oss: a recipient before the channel, and a preamble", kGptOss, "<|start|>assistant",
+       "Hm.",
+       "",
+       {{"weather", kWeather}}},
+      {"gpt-oss: a recipient before the channel, and a preamble",
+       kGptOss,
+       "<|start|>assistant",
        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.now"
        "<|channel|>commentary json<|message|>{}<|call|>",
-       "", "I look.", {{"now", "{}"}}},
+       "",
+       "I look.",
+       {{"now", "{}"}}},
       {"gpt-oss: a call that is no JSON stays text", kGptOss, "<|start|>assistant",
        "<|channel|>analysis to=python<|message|>print(1)<|call|>", "", "print(1)"},
       {"gpt-oss: blocks are apart", kGptOss, "<|start|>assistant",
@@ -169,34 +243,78 @@ std::vector<Case> cases() {
        "<|channel>thought\nOne.\n<channel|>The end.<turn|>", "One.", "The end."},
       {"Gemma 4: thinking closed by the template", kGemma,
        "<|turn>model\n<|channel>thought\n<channel|>", "The end.<turn|>", "", "The end."},
-      {"Gemma 4: a call", kGemma, "<|turn>model\n",
+      {"Gemma 4: a call",
+       kGemma,
+       "<|turn>model\n",
        "<|channel>thought\nHm.<channel|><|tool_call>call:weather{city:<|\"|>Ulm<|\"|>,days:3}"
-       "<tool_call|><|tool_call>call:now{deep:{<|\"|>a b<|\"|>:[true,<|\"|>{}\"<|\"|>]}}<tool_call|>",
-       "Hm.", "", {{"weather", weather}, {"now", R"({"deep":{"a b":[true,"{}\""]}})"}}},
+       "<tool_call|><|tool_call>call:now{deep:{<|\"|>a "
+       "b<|\"|>:[true,<|\"|>{}\"<|\"|>]}}<tool_call|>",
+       "Hm.",
+       "",
+       {{"weather", kWeather}, {"now", R"({"deep":{"a b":[true,"{}\""]}})"}}},
       {"Gemma 4: marks that the text only spells", kGemma, "", "Its mark is <|tool_cal", "",
        "Its mark is <|tool_cal"},
-      {"Llama 3: the answer is a call", kLlama, "",
-       R"({"name": "weather", "parameters": {"city": "Ulm", "days": 3}}<|eot_id|>)", "", "",
-       {{"weather", weather}}},
+  };
+}
+
+std::vector<Case> list_cases() {
+  return {
+      {"Llama 3: the answer is a call",
+       kLlama,
+       "",
+       R"({"name": "weather", "parameters": {"city": "Ulm", "days": 3}}<|eot_id|>)",
+       "",
+       "",
+       {{"weather", kWeather}}},
       {"Llama 3: another JSON stays text", kLlama, "", "{\"city\": \"Ulm\"} \n<|eot_id|>", "",
        "{\"city\": \"Ulm\"} \n"},
-      {"Llama 3: several calls", kLlama, "",
-       R"({"name":"now","parameters":{}}; {"name":"now","parameters":{}})", "", "",
+      {"Llama 3: several calls",
+       kLlama,
+       "",
+       R"({"name":"now","parameters":{}}; {"name":"now","parameters":{}})",
+       "",
+       "",
        {{"now", "{}"}, {"now", "{}"}}},
-      {"Llama 3: a function of its own", kLlama, "",
-       R"(<|python_tag|>brave_search.call(query="Ulm")<|eot_id|>)", "", "",
+      {"Llama 3: a function of its own",
+       kLlama,
+       "",
+       R"(<|python_tag|>brave_search.call(query="Ulm")<|eot_id|>)",
+       "",
+       "",
        {{"brave_search", R"({"query":"Ulm"})"}}},
       {"Llama 3: a program stays text", kLlama, "", "<|python_tag|>print(1)", "", "print(1)"},
-      {"Mistral: a list with ids", kMistral, "",
+      {"Mistral: a list with ids",
+       kMistral,
+       "",
        R"([TOOL_CALLS][{"name": "weather", "arguments": {"city": "Ulm", "days": 3}, "id": "abcdefghi"}]</s>)",
-       "", "", {{"weather", weather}}},
-      {"Mistral: names and arguments", kMinistral, "",
+       "",
+       "",
+       {{"weather", kWeather}}},
+      {"Mistral: names and arguments",
+       kMinistral,
+       "",
        "[THINK]Hm.[/THINK]So.[TOOL_CALLS]weather[ARGS]{\"city\": \"Ulm\", \"days\": 3}"
        "[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{}</s>",
-       "Hm.", "So.", {{"weather", weather}, {"now", "{}"}}},
-      {"Phi-4-mini: a list", kPhi, "",
-       R"(<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>)", "", "", {{"now", "{}"}}},
+       "Hm.",
+       "So.",
+       {{"weather", kWeather}, {"now", "{}"}}},
+      {"Phi-4-mini: a list",
+       kPhi,
+       "",
+       R"(<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>)",
+       "",
+       "",
+       {{"now", "{}"}}},
   };
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const auto& some :
+       {thinking_cases(), hermes_cases(), tag_cases(), channel_cases(), list_cases()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
 }
 
 Calls named(const AnswerParts& parts) {
@@ -277,7 +395,8 @@ TEST(AnswerStyles, IdsOfCallsAreGivenOrMadeAndDiffer) {
   EXPECT_NE(calls[0].id, calls[1].id);
   EXPECT_EQ(split(kQwen3, "a", two)[0].id, calls[0].id);
   EXPECT_NE(split(kQwen3, "b", two)[0].id, calls[0].id);
-  const auto given = split(kMinistral, "", "[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[CALL_ID]123456789[ARGS]{}");
+  const auto given =
+      split(kMinistral, "", "[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[CALL_ID]123456789[ARGS]{}");
   ASSERT_EQ(given.size(), 2U);
   EXPECT_EQ(given[0].id.size(), 9U);
   EXPECT_EQ(given[1].id, "123456789");
@@ -309,8 +428,8 @@ TEST(AnswerStyles, AStopStringEndsThePartThatItIsIn) {
 TEST(AnswerStyles, ALongCallStaysTextAndHoldsBoundedMemory) {
   const std::string body((std::size_t{1} << 20) + 100, 'x');
   for (const std::size_t step : {std::size_t{4096}, std::size_t{1} << 22}) {
-    const AnswerParts parts = kQwen3.split("", "<tool_call>" + body + "</tool_call> so",
-                                           [&] { return step; });
+    const AnswerParts parts =
+        kQwen3.split("", "<tool_call>" + body + "</tool_call> so", [&] { return step; });
     EXPECT_TRUE(parts.content == "<tool_call>" + body + "</tool_call> so") << step;
     EXPECT_TRUE(parts.tool_calls.empty());
   }
@@ -320,7 +439,8 @@ TEST(AnswerStyles, DeepNestingStaysText) {
   const std::string deep(100'000, '[');
   const std::string python = "<|tool_call_start|>[f(a=" + deep + ")]<|tool_call_end|>";
   EXPECT_TRUE(kLfm.split("", python, [] { return 1 << 20; }).tool_calls.empty());
-  const std::string hermes = "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":" + deep + "</tool_call>";
+  const std::string hermes =
+      "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":" + deep + "</tool_call>";
   EXPECT_TRUE(kQwen3.split("", hermes, [] { return 1 << 20; }).tool_calls.empty());
 }
 

@@ -33,8 +33,7 @@ inline Tokenizer bytes_and_specials(const std::vector<std::string>& specials) {
     constexpr std::string_view kHex = "0123456789ABCDEF";
     vocab += base::str_cat(byte == 0 ? "" : ",", "\"<0x",
                            std::string(1, kHex[static_cast<std::size_t>(byte) / 16]),
-                           std::string(1, kHex[static_cast<std::size_t>(byte) % 16]),
-                           ">\":", byte);
+                           std::string(1, kHex[static_cast<std::size_t>(byte) % 16]), ">\":", byte);
   }
   std::string added;
   for (std::size_t i = 0; i < specials.size(); ++i) {
@@ -42,9 +41,10 @@ inline Tokenizer bytes_and_specials(const std::vector<std::string>& specials) {
     if (const std::size_t quote = spelling.find('"'); quote != std::string::npos) {
       spelling.insert(quote, "\\");
     }
-    added += base::str_cat(i == 0 ? "" : ",", R"({"special":true,"content":")", spelling,
-                           R"(","id":)", kFirstSpecial + i,
-                           R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false})");
+    added +=
+        base::str_cat(i == 0 ? "" : ",", R"({"special":true,"content":")", spelling, R"(","id":)",
+                      kFirstSpecial + i,
+                      R"(,"single_word":false,"lstrip":false,"rstrip":false,"normalized":false})");
   }
   auto made = Tokenizer::from_json(
       base::str_cat(R"({"model":{"type":"BPE","byte_fallback":true,"vocab":{)", vocab,
@@ -109,8 +109,8 @@ struct Speaker {
         decoded += detokenizer.push(id).size();
       }
       const std::size_t known = std::min(decoded, whole.size());
-      join(sum, stream.take(std::string_view(whole).substr(given, known - given), piece, false)
-                    .value());
+      join(sum,
+           stream.take(std::string_view(whole).substr(given, known - given), piece, false).value());
       given = known;
       begin += count;
     }

@@ -97,11 +97,11 @@ Calls json_calls(std::string_view text) {
       return std::nullopt;
     }
     const base::JsonView value = json->view();
-    const bool read = value.is_array() ? std::ranges::all_of(value.elements(),
-                                                             [&](base::JsonView call) {
-                                                               return append_call(call, calls);
-                                                             })
-                                       : append_call(value, calls);
+    const bool read =
+        value.is_array()
+            ? std::ranges::all_of(value.elements(),
+                                  [&](base::JsonView call) { return append_call(call, calls); })
+            : append_call(value, calls);
     if (!read) {
       return std::nullopt;
     }
@@ -284,9 +284,9 @@ Calls parse(CallForm form, std::string_view marked, const ToolSchemas& schemas) 
     case CallForm::kXml:
       return xml_calls(without_specials(marked), schemas);
     case CallForm::kGlm:
-      return glm_calls(with_spelled(marked, {"<arg_key>", "</arg_key>", "<arg_value>",
-                                             "</arg_value>"}),
-                       schemas);
+      return glm_calls(
+          with_spelled(marked, {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"}),
+          schemas);
     case CallForm::kPython:
       return python_calls(without_specials(marked));
     case CallForm::kGemma:
@@ -294,8 +294,7 @@ Calls parse(CallForm form, std::string_view marked, const ToolSchemas& schemas) 
     case CallForm::kDeepSeek:
       break;
   }
-  return deepseek_calls(
-      with_spelled(marked, {kDeepSeekBegin, kDeepSeekSeparator, kDeepSeekEnd}));
+  return deepseek_calls(with_spelled(marked, {kDeepSeekBegin, kDeepSeekSeparator, kDeepSeekEnd}));
 }
 
 }  // namespace

@@ -115,7 +115,8 @@ void HarmonySplitter::begin_header(std::string_view role) {
 }
 
 void HarmonySplitter::begin_message() {
-  const std::string_view role = std::string_view(header_).substr(0, channel_at_.value_or(std::string::npos));
+  const std::string_view role =
+      std::string_view(header_).substr(0, channel_at_.value_or(std::string::npos));
   const std::string_view rest = std::string_view(header_).substr(role.size());
   const std::string_view channel = channel_at_ ? first_word(rest) : std::string_view();
   recipient_ = recipient_of(role);

@@ -183,7 +183,8 @@ std::optional<std::string> LooseReader::python_text(char quote) {
 
 // Reads a number or a name of Python or JSON for true, false or nothing.
 std::optional<std::string> LooseReader::word() {
-  const auto end = std::ranges::find_if_not(rest_, [](char c) { return is_name_byte(c) || c == '+'; });
+  const auto end =
+      std::ranges::find_if_not(rest_, [](char c) { return is_name_byte(c) || c == '+'; });
   const std::string found(rest_.begin(), end);
   rest_.remove_prefix(found.size());
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {

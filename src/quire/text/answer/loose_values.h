@@ -12,7 +12,8 @@ namespace quire::text::answer {
 // parse, and the reader is of no use then. Depth is bounded.
 class LooseReader {
  public:
-  // `quote` opens and closes a text without escapes: `<|"|>` of Gemma 4. Empty: texts are Python's.
+  // Borrows the text. `quote` opens and closes a text without escapes: `<|"|>` of Gemma 4. Empty:
+  // texts are Python's.
   LooseReader(std::string_view text, std::string_view quote) : rest_(text), quote_(quote) {}
 
   // Reads a name: letters, digits, "_", "-" and ".".

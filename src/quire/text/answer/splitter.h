@@ -4,19 +4,14 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string_view>
-
-#include "quire/text/answer/parts.h"
-#include "quire/text/answer/style.h"
-#include "quire/text/answer/tool_schemas.h"
 
 namespace quire::text::answer {
 
 // Limit of one call's text. A longer one stays text.
 constexpr std::size_t kMaxCallBytes = std::size_t{1} << 20;
 
-// What every way of splitting does. The result does not depend on where the text is cut, as long as
+// A way of splitting. The result does not depend on where the text is cut, as long as
 // each special token comes whole.
 class Splitter {
  public:
@@ -32,12 +27,5 @@ class Splitter {
   // Returns true while what comes next is thinking.
   [[nodiscard]] virtual bool is_thinking() const = 0;
 };
-
-// Makes the splitter of a style; null for kPlain. `prompt_end` is the end of the prompt as marked
-// text, which may have opened thinking or a message. `parts` and `schemas` are borrowed. Without
-// tools, calls stay text.
-[[nodiscard]] std::unique_ptr<Splitter> make_splitter(const Style& style,
-                                                      std::string_view prompt_end,
-                                                      const ToolSchemas& schemas, Parts& parts);
 
 }  // namespace quire::text::answer

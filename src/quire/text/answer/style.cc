@@ -70,8 +70,8 @@ void find_calls(const Finder& find, Style& style) {
     style.calls.push_back(find.marks(CallForm::kJson, "<|tool_call|>",
                                      find.has("<|/tool_call|>") ? "<|/tool_call|>" : ""));
   } else if (find.has("<｜tool▁calls▁begin｜>")) {
-    style.calls.push_back(find.marks(CallForm::kDeepSeek, "<｜tool▁calls▁begin｜>",
-                                     "<｜tool▁calls▁end｜>"));
+    style.calls.push_back(
+        find.marks(CallForm::kDeepSeek, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"));
   } else if (is_llama(find)) {
     style.calls.push_back(find.marks(CallForm::kLlama, "<|python_tag|>", ""));
     style.calls.push_back({.form = CallForm::kJson, .open = "{", .bare = true});
