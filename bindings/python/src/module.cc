@@ -65,7 +65,7 @@ LLM open(const nb::bytes& model, LLMOptions options, const nb::object& progress)
 }
 
 // Returns a list of (id, name, JSON of the arguments).
-nb::list to_list(const std::vector<ToolCall>& calls) {
+nb::list tuples_of(const std::vector<ToolCall>& calls) {
   return list_of(calls, [](const ToolCall& call) {
     return nb::make_tuple(to_text(call.id), to_text(call.name), to_text(call.arguments_json));
   });
@@ -78,7 +78,7 @@ void bind_tokenizer(nb::module_& module) {
              const AnswerParts parts = unwrap(parser.take(
                  {.text = std::move(text), .token_ids = std::move(ids), .finished = finished}));
              return nb::make_tuple(to_text(parts.thinking), to_text(parts.content),
-                                   to_list(parts.tool_calls));
+                                   tuples_of(parts.tool_calls));
            });
   nb::class_<Tokenizer>(module, "Tokenizer")
       .def_static("open",

@@ -45,6 +45,7 @@ const Speaker kLfm{
     "<think></think>{{- \"<|tool_call_start|>[\" + calls + \"]<|tool_call_end|>\" }}",
     {"<|im_start|>", "<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>"},
     kTools};
+const Speaker kLfmPlain{"{{ tools | tojson }}", kLfm.specials, kTools};
 const Speaker kGptOss{"<|start|>assistant<|channel|>final<|message|>",
                       {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>",
                        "<|return|>", "<|call|>"},
@@ -61,6 +62,7 @@ const Speaker kMinistral{"[THINK][/THINK][TOOL_CALLS]name[ARGS]",
                          {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]", "</s>"},
                          kTools};
 const Speaker kPhi{"<|tool_call|>[ ]<|/tool_call|>", {"<|tool_call|>", "<|/tool_call|>"}, kTools};
+const Speaker kNemotron{"<TOOLCALL>[ ]</TOOLCALL>", {"<SPECIAL_12>"}, kTools};
 const Speaker kPlain{"{{ messages[0].content }}", {"<s>", "</s>"}, kTools};
 
 Speaker without_tools(Speaker speaker) {
@@ -298,6 +300,20 @@ std::vector<Case> list_cases() {
        "Hm.",
        "So.",
        {{"weather", kWeather}, {"now", "{}"}}},
+      {"Nemotron Nano 2: a list",
+       kNemotron,
+       "",
+       R"(So. <TOOLCALL>[{"name": "now", "arguments": {}}]</TOOLCALL><SPECIAL_12>)",
+       "",
+       "So.",
+       {{"now", "{}"}}},
+      {"LFM2: marks that the tokenizer alone has",
+       kLfmPlain,
+       "",
+       "<|tool_call_start|>[now()]<|tool_call_end|>",
+       "",
+       "",
+       {{"now", "{}"}}},
       {"Phi-4-mini: a list",
        kPhi,
        "",

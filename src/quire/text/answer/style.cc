@@ -19,9 +19,14 @@ class Finder {
   [[nodiscard]] bool has(std::string_view word) const {
     return template_.find(word) != std::string_view::npos;
   }
-  [[nodiscard]] std::string mark(std::string_view spelling) const {
+  // Tells whether the tokenizer has a special token of this spelling. Templates of LFM2 do not
+  // spell the marks of its calls.
+  [[nodiscard]] bool has_special(std::string_view spelling) const {
     const auto id = tokenizer_.token_to_id(spelling);
-    return id && tokenizer_.is_special(*id) ? special(spelling) : std::string(spelling);
+    return id && tokenizer_.is_special(*id);
+  }
+  [[nodiscard]] std::string mark(std::string_view spelling) const {
+    return has_special(spelling) ? special(spelling) : std::string(spelling);
   }
   [[nodiscard]] CallMarks marks(CallForm form, std::string_view open,
                                 std::string_view close) const {
@@ -58,7 +63,7 @@ void find_calls(const Finder& find, Style& style) {
     style.short_ids = true;
   } else if (find.has("<|tool_call>")) {
     style.calls.push_back(find.marks(CallForm::kGemma, "<|tool_call>", "<tool_call|>"));
-  } else if (find.has("<|tool_call_start|>") || find.has("<|tool_list_start|>")) {
+  } else if (find.has("<|tool_call_start|>") || find.has_special("<|tool_call_start|>")) {
     style.calls.push_back(
         find.marks(CallForm::kPython, "<|tool_call_start|>", "<|tool_call_end|>"));
   } else if (find.has("<tool_call>")) {
@@ -66,6 +71,8 @@ void find_calls(const Finder& find, Style& style) {
                           : find.has("<arg_key>") ? CallForm::kGlm
                                                   : CallForm::kJson;
     style.calls.push_back(find.marks(form, "<tool_call>", "</tool_call>"));
+  } else if (find.has("<TOOLCALL>")) {  // Nemotron Nano 2
+    style.calls.push_back(find.marks(CallForm::kJson, "<TOOLCALL>", "</TOOLCALL>"));
   } else if (find.has("<|tool_call|>")) {  // Phi-4-mini closes it, Granite 3 does not
     style.calls.push_back(find.marks(CallForm::kJson, "<|tool_call|>",
                                      find.has("<|/tool_call|>") ? "<|/tool_call|>" : ""));
