@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTemplate =
-    "{%- for tool in tools -%}{{- tool | tojson -}}{%- endfor -%}"
+    "{%- for tool in tools or [] -%}{{- tool | tojson -}}{%- endfor -%}"
     "{%- for message in messages -%}"
     "{{- '<q> ' + (message['content'] or '') | string -}}"
     "{%- for call in message['tool_calls'] or [] -%}"
