@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "quire/api/tokenizer_impl.h"
+#include "quire/api/tokenizer_impl.h"  // IWYU pragma: keep (Tokenizer::Impl)
 #include "quire/base/no_memory.h"
 #include "quire/chat.h"
 #include "quire/engine/model_bundle.h"

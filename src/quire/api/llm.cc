@@ -11,17 +11,14 @@
 #include <variant>
 #include <vector>
 
-#include "quire/answer.h"
 #include "quire/api/await.h"
 #include "quire/api/choices.h"
 #include "quire/api/llm_impl.h"
 #include "quire/api/stream_impl.h"
 #include "quire/api/tokenizer_impl.h"
-#include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
-#include "quire/chat.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
@@ -32,6 +29,7 @@
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/text/work_limits.h"
+#include "quire/tokenizer.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -42,38 +40,6 @@ using engine::RequestKind;
 
 Error closed_error() {
   return {.code = ErrorCode::kClosed, .message = "the LLM is closed; open the model again"};
-}
-
-Result<std::unique_ptr<Stream::Impl>> start_stream(const std::shared_ptr<engine::Engine>& engine,
-                                                   std::vector<TokenId> ids,
-                                                   const SamplingParams& params,
-                                                   const RequestOptions& options) {
-  std::vector<NewRequest> requests;
-  requests.push_back({.prompt = std::move(ids),
-                      .params = params,
-                      .session = options.session,
-                      .salt = options.salt,
-                      .streaming = options.deltas,
-                      .notify = options.notify,
-                      .explain = options.explain,
-                      .urgency = engine::urgency_of(options)});
-  auto impl = std::make_unique<Stream::Impl>();
-  impl->engine = engine;
-  if (options.notify) {
-    impl->waits = false;
-    QUIRE_TRY(impl->submission, engine->submit_later(std::move(requests.front())));
-  } else {
-    QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
-    impl->channel = channels.front();
-  }
-  return impl;
-}
-
-// Returns the list "tools" of template variables, which a template has taken, as JSON.
-std::string tools_of(std::string_view variables_json) {
-  const auto variables = base::parse_json(variables_json, "template variables");
-  const base::JsonView tools = variables.ok() ? variables->view().find("tools") : base::JsonView();
-  return tools.is_array() ? base::write_json(tools) : "";
 }
 
 }  // namespace
@@ -206,6 +172,31 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
   return base::no_memory("the call");
 }
 
+Result<std::unique_ptr<Stream::Impl>> start_stream(const std::shared_ptr<engine::Engine>& engine,
+                                                   std::vector<TokenId> ids,
+                                                   const SamplingParams& params,
+                                                   const RequestOptions& options) {
+  std::vector<NewRequest> requests;
+  requests.push_back({.prompt = std::move(ids),
+                      .params = params,
+                      .session = options.session,
+                      .salt = options.salt,
+                      .streaming = options.deltas,
+                      .notify = options.notify,
+                      .explain = options.explain,
+                      .urgency = engine::urgency_of(options)});
+  auto impl = std::make_unique<Stream::Impl>();
+  impl->engine = engine;
+  if (options.notify) {
+    impl->waits = false;
+    QUIRE_TRY(impl->submission, engine->submit_later(std::move(requests.front())));
+  } else {
+    QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
+    impl->channel = channels.front();
+  }
+  return impl;
+}
+
 Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
                            const RequestOptions& options, const Interrupt& interrupted) try {
   QUIRE_TRY(const auto engine, impl_->open_engine());
@@ -214,45 +205,6 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
   return Stream(std::move(started));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
-}
-
-Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
-                                   std::string_view variables_json,
-                                   const RequestOptions& options) try {
-  QUIRE_TRY(const auto tokens, tokenizer());
-  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  QUIRE_TRY(auto output, generate(std::move(ids), params, options));
-  QUIRE_TRY_STATUS(split_answer(tokens, tools_of(variables_json), output));
-  return output;
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
-                                std::string_view variables_json,
-                                const RequestOptions& options) try {
-  QUIRE_TRY(const auto tokens, tokenizer());
-  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  QUIRE_TRY(auto parser, tokens.answer_parser(ids, tools_of(variables_json)));
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(auto started, start_stream(engine, std::move(ids), params, options));
-  started->parser = std::move(parser);
-  return Stream(std::move(started));
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<GenerationOutput> LLM::chat(std::span<const ChatMessage> messages,
-                                   const SamplingParams& params, std::string_view variables_json,
-                                   const RequestOptions& options) {
-  QUIRE_TRY(const std::string json, to_json(messages));
-  return chat(json, params, variables_json, options);
-}
-
-Result<Stream> LLM::stream_chat(std::span<const ChatMessage> messages, const SamplingParams& params,
-                                std::string_view variables_json, const RequestOptions& options) {
-  QUIRE_TRY(const std::string json, to_json(messages));
-  return stream_chat(json, params, variables_json, options);
 }
 
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,

@@ -51,9 +51,10 @@ Status Stream::Impl::split(std::optional<Delta>& delta) {
     return {};
   }
   if (!delta) {
-    QUIRE_TRY(
-        output->answer,
-        parser->take({.text = output->text, .token_ids = output->token_ids, .finished = true}));
+    if (output) {
+      const Delta whole{.text = output->text, .token_ids = output->token_ids, .finished = true};
+      QUIRE_TRY(output->answer, parser->take(whole));
+    }
     return {};
   }
   QUIRE_TRY(AnswerParts parts, parser->take(*delta));

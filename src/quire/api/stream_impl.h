@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "quire/answer.h"
 #include "quire/chat.h"
@@ -10,8 +11,11 @@
 #include "quire/engine/engine.h"
 #include "quire/engine/submission.h"
 #include "quire/llm.h"
+#include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/types.h"
 
 namespace quire {
 
@@ -32,5 +36,10 @@ struct Stream::Impl {
   // Gives a delta of a chat its parts, and at the end the output those of all deltas.
   [[nodiscard]] Status split(std::optional<Delta>& delta);
 };
+
+// Starts a request and returns the members of its stream. Errors: those of LLM::stream.
+[[nodiscard]] Result<std::unique_ptr<Stream::Impl>> start_stream(
+    const std::shared_ptr<engine::Engine>& engine, std::vector<TokenId> ids,
+    const SamplingParams& params, const RequestOptions& options);
 
 }  // namespace quire

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <utility>
 
-#include "quire/chat.h"
 #include "quire/text/answer/calls.h"
 #include "quire/text/answer/marked_text.h"
 #include "quire/text/answer/parts.h"
@@ -88,7 +87,8 @@ void HarmonySplitter::take_text(std::string_view text) {
 }
 
 void HarmonySplitter::take_special(std::string_view spelling) {
-  if (spelling == "<|start|>") {
+  if (spelling == "<|start|>" || spelling == "<|end|>" || spelling == "<|call|>" ||
+      spelling == "<|return|>") {
     end_message();
     begin_header("");
   } else if (spelling == "<|channel|>") {
@@ -99,9 +99,6 @@ void HarmonySplitter::take_special(std::string_view spelling) {
     channel_at_ = header_.size();
   } else if (spelling == "<|message|>" && state_ == State::kHeader) {
     begin_message();
-  } else if (spelling == "<|end|>" || spelling == "<|call|>" || spelling == "<|return|>") {
-    end_message();
-    begin_header("");
   } else if (spelling == "<|constrain|>" && state_ == State::kHeader) {
     header_ += ' ';
   }
