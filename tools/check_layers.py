@@ -16,7 +16,7 @@ import tomllib
 import source_text
 
 # Public headers whose classes or functions stand on modules above the ones that would include them.
-FACADES = ("llm", "chunks", "context", "sequence", "store", "checkpoints", "tokenizer", "tools", "quire")
+FACADES = ("llm", "chunks", "context", "sequence", "store", "checkpoints", "tokenizer", "answer", "tools", "quire")
 USERS = ("apps", "bindings", "integrations", "mlir", "examples")
 CUDA = re.compile(r"(cuda\w*|cublas\w*|cudnn\w*|curand\w*|cutlass/.*|cute/.*|nccl|nvrtc|nvtx3/.*|cooperative_groups)(\.hp?p?)?")
 MODULE_OF_CMAKE = re.compile(r"^quire_module\((\w+)(?:\s+USES((?:\s+\w+)+?))?(?:\s+DEPENDS[^)]*)?\)", re.M)

@@ -1,6 +1,7 @@
-// Messages of a chat, for LLM::chat and Tokenizer::apply_chat_template.
+// Messages of a chat, for LLM::chat and Tokenizer::apply_chat_template, and the parts of an answer.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +19,19 @@ struct ToolCall {
   std::string name = {};
   // Arguments of the function, a JSON object.
   std::string arguments_json = "{}";
+};
+
+// The parts of an answer, as the marks of the chat template's style tell them apart. Plain data.
+// A part of a stream's delta has what became certain with it; joined they equal the whole answer's.
+struct AnswerParts {
+  // Text of the thinking, without its marks and the white space around it.
+  std::string thinking = {};
+  // Text of the answer without thinking and tool calls. Equals the whole text where no part came.
+  std::string content = {};
+  // Calls of functions, each whole. Every id is set.
+  std::vector<ToolCall> tool_calls = {};
+  // Number of generated tokens of the thinking, with the one that opens and the one that closes it.
+  std::int64_t thinking_tokens = 0;
 };
 
 // A message of a chat. Plain data. The model's chat template decides which roles and members it

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "quire/chat.h"
 #include "quire/context_types.h"
 #include "quire/export.h"
 #include "quire/options.h"
@@ -95,7 +96,18 @@ void visit_members(const Timing& timing, const Visit& visit) {
   visit("total_seconds", timing.total_seconds);
 }
 
-// Visits the members of a GenerationOutput.
+// Visits the parts of a chat's answer: two std::string and a list of ToolCall. Visits nothing where
+// they are not given.
+template <class Visit>
+void visit_members(const std::optional<AnswerParts>& answer, const Visit& visit) {
+  if (answer) {
+    visit("thinking", answer->thinking);
+    visit("content", answer->content);
+    visit("tool_calls", answer->tool_calls);
+  }
+}
+
+// Visits the members of a GenerationOutput, with those of its answer's parts behind the text.
 // Usage, ReuseReport and Timing come as one value each, which visit_members() takes in turn.
 // The other values are a RequestId, a std::string, two lists of TokenId, a FinishReason, a
 // StoppedBy and lists of ReusePart, TokenLogprobs and GenerationOutput.
@@ -103,6 +115,7 @@ template <class Visit>
 void visit_members(const GenerationOutput& output, const Visit& visit) {
   visit("request_id", output.request_id);
   visit("text", output.text);
+  visit_members(output.answer, visit);
   visit("token_ids", output.token_ids);
   visit("prompt_token_ids", output.prompt_token_ids);
   visit("finish_reason", output.finish_reason);
@@ -124,11 +137,12 @@ void visit_members(const ContextAnswer& answer, const Visit& visit) {
   visit("output_id", answer.output_id);
 }
 
-// Visits the members of a Delta.
+// Visits the members of a Delta, with those of its answer's parts behind the text.
 // finish_reason is a std::optional<FinishReason>, which is empty until the last delta.
 template <class Visit>
 void visit_members(const Delta& delta, const Visit& visit) {
   visit("text", delta.text);
+  visit_members(delta.answer, visit);
   visit("token_ids", delta.token_ids);
   visit("logprobs", delta.logprobs);
   visit("finish_reason",

@@ -147,7 +147,8 @@ class QUIRE_API LLM {
                                       const RequestOptions& options = {},
                                       const Interrupt& interrupted = {});
 
-  // Generates the answer to a chat. Blocks until the last token, and returns the output.
+  // Generates the answer to a chat. Blocks until the last token, and returns the output, whose
+  // `answer` has thinking and tool calls apart. Tool calls stay text without a variable "tools".
   // The model's own chat template makes the prompt; the JSON arguments are those of
   // Tokenizer::apply_chat_template, with a generation prompt.
   // Errors: those of a request and of Tokenizer::apply_chat_template. kUnsupported for a model
@@ -156,7 +157,8 @@ class QUIRE_API LLM {
                                               const SamplingParams& params = {},
                                               std::string_view variables_json = "{}",
                                               const RequestOptions& options = {});
-  // Starts the answer to a chat, with the arguments and errors of chat(), and returns its stream.
+  // Starts the answer to a chat, with the arguments and errors of chat(), and returns its stream,
+  // whose deltas have `answer`.
   // Waits as stream() does.
   [[nodiscard]] Result<Stream> stream_chat(std::string_view messages_json,
                                            const SamplingParams& params = {},

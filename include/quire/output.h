@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/chat.h"
 #include "quire/types.h"  // IWYU pragma: export
 
 namespace quire {
@@ -109,6 +110,8 @@ struct GenerationOutput {
   RequestId request_id;
   // Text of the generated tokens. A stop string and all behind it are left out.
   std::string text;
+  // Thinking, tool calls and the rest of `text`. Not given but for chats (LLM::chat).
+  std::optional<AnswerParts> answer = {};
   // Generated ids. A stop id that ended the output is the last one.
   std::vector<TokenId> token_ids;
   // Ids of the whole prompt, as the model saw them.
@@ -132,6 +135,9 @@ struct GenerationOutput {
 // All deltas of a stream, joined, equal the whole output.
 struct Delta {
   std::string text;
+  // Parts that became certain with this delta, perhaps of text that came before. Not given but for
+  // chats (LLM::stream_chat).
+  std::optional<AnswerParts> answer = {};
   std::vector<TokenId> token_ids;
   // One entry per id of this delta. Empty unless SamplingParams::logprobs is set.
   std::vector<TokenLogprobs> logprobs;

@@ -5,7 +5,7 @@
 // * chunks.h: ChunkedLLM, texts whose KV is computed once and composed in any order.
 // * sequence.h: Sequence, cached tokens as a value. context.h: ContextManager, a conversation.
 // * store.h: Store, KV that outlives the process. checkpoints.h: saved states of sequences.
-// * tokenizer.h: Tokenizer and chat templates.
+// * tokenizer.h: Tokenizer and chat templates. answer.h: AnswerParser, parts of an answer.
 // * kv_cache.h: a KV cache on a GPU, without an engine.
 //
 // Values that they take and return:
@@ -18,6 +18,7 @@
 #pragma once
 
 // IWYU pragma: begin_exports
+#include "quire/answer.h"
 #include "quire/chat.h"
 #include "quire/checkpoints.h"
 #include "quire/chunk_types.h"

@@ -18,6 +18,8 @@
 
 namespace quire {
 
+class AnswerParser;
+
 // A handle on the text side of a model.
 //
 // Ownership: copies are cheap and share one immutable tokenizer, which may outlive its LLM.
@@ -100,6 +102,15 @@ class QUIRE_API Tokenizer {
   // Returns the names and strings in tags of the chat template, in alphabetical order. The message
   // keys and roles that it reads are among them. Empty without a template.
   [[nodiscard]] std::vector<std::string> template_words(bool with_tools = false) const;
+
+  // Returns a parser for the answer to a prompt of these ids (quire/answer.h). The ids tell whether
+  // the answer begins inside thinking, and give tool calls their ids.
+  // `tools_json` is the template's variable "tools", a JSON list. Tool calls stay text where it is
+  // empty. Its schemas tell texts from numbers where the style's marks do not.
+  // A model without a template has a parser for which all text is content.
+  // Errors: kInvalidArgument for tools that are no JSON list.
+  [[nodiscard]] Result<AnswerParser> answer_parser(std::span<const TokenId> prompt_ids,
+                                                   std::string_view tools_json = "[]") const;
 
   // Returns the highest id of the vocabulary plus 1. A model may have more rows. O(1).
   [[nodiscard]] std::int32_t vocab_size() const;

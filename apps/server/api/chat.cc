@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api/call.h"
+#include "api/chat_renderer.h"
 #include "api/completions.h"
 #include "api/endpoints.h"
 #include "api/errors.h"
@@ -27,6 +28,7 @@
 #include "api/render.h"
 #include "api/router.h"
 #include "api/sampling.h"
+#include "api/tools.h"
 #include "quire/chunk_types.h"
 #include "quire/output.h"
 #include "quire/result.h"
@@ -132,20 +134,6 @@ constexpr FieldRule kIgnoredRules[] = {
 };
 
 constexpr FieldRule kRefusedRules[] = {
-    {.name = "tools",
-     .kinds = kArray,
-     .help = "tools are not there yet",
-     .effect = Effect::kRefused,
-     .only = "[]"},
-    {.name = "tool_choice",
-     .kinds = kString | kObject,
-     .help = "tools are not there yet",
-     .effect = Effect::kRefused,
-     .only = "\"none\""},
-    {.name = "parallel_tool_calls",
-     .kinds = kBool,
-     .help = "tools are not there yet",
-     .effect = Effect::kRefused},
     {.name = "structured_outputs",
      .kinds = kObject,
      .help = kNoConstraint,
@@ -257,73 +245,6 @@ Check read_format(const Members& members) {
   return passed();
 }
 
-class ChatRenderer final : public OpenAIRenderer {
- public:
-  ChatRenderer(Services& services, const OpenAIRequest& request)
-      : OpenAIRenderer(services, request, "chatcmpl-", "chat.completion", "chat.completion.chunk") {
-  }
-
- protected:
-  void append_first(std::string& out, std::size_t index) override {
-    open_chunk(out, index);
-    out += R"(,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null)";
-    close_chunk(out, nullptr);
-  }
-  void append_choice(std::string& out, std::size_t /*index*/, const Delta& delta) override {
-    out += ",\"delta\":{\"content\":";
-    append_json_string(out, delta.text);
-    out += "},\"logprobs\":";
-    out += request().top_logprobs ? json::serialize(chat_entries(delta.token_ids, delta.logprobs))
-                                  : "null";
-    if (request().return_token_ids) {
-      out += ",\"token_ids\":" + json::serialize(ids_json(delta.token_ids));
-    }
-  }
-  void append_last(std::string& out, std::size_t /*index*/,
-                   const GenerationOutput& output) override {
-    out += R"(,"delta":{},"logprobs":null)";
-    if (request().return_token_ids) {
-      prompt_ids_ = ids_json(output.prompt_token_ids);
-    }
-  }
-  void append_top(std::string& out) override {
-    if (request().return_token_ids) {
-      out += ",\"prompt_token_ids\":" + json::serialize(prompt_ids_);
-    }
-  }
-  void set_choice(json::object& choice, std::size_t /*index*/,
-                  const GenerationOutput& output) override {
-    json::object message;
-    message["role"] = "assistant";
-    message["content"] = output.text;
-    message["refusal"] = nullptr;
-    choice["message"] = std::move(message);
-    choice["logprobs"] = request().top_logprobs
-                             ? json::value(chat_entries(output.token_ids, output.logprobs))
-                             : json::value(nullptr);
-    if (request().return_token_ids) {
-      choice["token_ids"] = ids_json(output.token_ids);
-    }
-  }
-  void set_body(json::object& body, const std::vector<ChoiceState>& choices) override {
-    body["service_tier"] = "default";
-    if (request().return_token_ids) {
-      body["prompt_token_ids"] = ids_json(choices.front().output.prompt_token_ids);
-    }
-  }
-
- private:
-  [[nodiscard]] json::object chat_entries(const std::vector<TokenId>& ids,
-                                          const std::vector<TokenLogprobs>& logprobs) const {
-    json::object entries;
-    entries["content"] = chat_logprobs(pieces(), ids, logprobs, request().top_logprobs.value_or(0));
-    entries["refusal"] = nullptr;
-    return entries;
-  }
-
-  json::array prompt_ids_;
-};
-
 // Encodes a chat without chunks on a worker, and calls `take` with its plan.
 void encode_and_plan(Services& services, const CallPtr& call,
                      const std::shared_ptr<ChatRequest>& request,
@@ -337,6 +258,7 @@ void encode_and_plan(Services& services, const CallPtr& call,
         if (!encoded.reads_names) {
           note_names(request->prompt, call->notes);
         }
+        request->answers.prompt_ids = encoded.ids;
         std::vector<std::vector<TokenId>> prompts;
         prompts.push_back(std::move(encoded.ids));
         GenerationPlan plan = plan_of(services, *call, request->openai, std::move(prompts),
@@ -364,6 +286,10 @@ void chat(Services& services, CallPtr call) {
     send_error(services, *call, std::move(read).error());
     return;
   }
+  if (read->has_chunks() && !read->answers.tools_json.empty()) {
+    send_error(services, *call, unsupported("tools", "a chat of chunks has no tools"));
+    return;
+  }
   if (read->has_chunks()) {
     chat_with_chunks(services, std::move(call), std::move(read).value());
     return;
@@ -374,7 +300,8 @@ void chat(Services& services, CallPtr call) {
   }
   const auto request = std::make_shared<ChatRequest>(std::move(read).value());
   encode_and_plan(services, call, request, [&services, call, request](GenerationPlan plan) {
-    GenerationRun::start(services, call, std::move(plan), chat_renderer(services, request->openai));
+    GenerationRun::start(services, call, std::move(plan),
+                         chat_renderer(services, request->openai, std::move(request->answers)));
   });
 }
 
@@ -387,7 +314,7 @@ bool ChatRequest::has_chunks() const {
 const FieldTable& chat_table() {
   static const FieldTable table{"ChatCompletionRequest",
                                 "A chat to answer.",
-                                {prompt_rules(), openai_rules(), sampling_rules(),
+                                {prompt_rules(), tool_rules(), openai_rules(), sampling_rules(),
                                  extension_rules(), kIgnoredRules, kRefusedRules}};
   return table;
 }
@@ -399,6 +326,7 @@ Checked<ChatRequest> read_chat(const Services& services, Call& call) {
   QUIRE_TRY(request.prompt.messages,
             read_messages(*members.array("messages"), "messages", call.notes));
   QUIRE_TRY_STATUS(read_template_variables(members, request.prompt.variables));
+  QUIRE_TRY(request.answers.tools_json, read_tools(members, request.prompt.variables));
   QUIRE_TRY_STATUS(read_logprobs(members, request.openai));
   QUIRE_TRY_STATUS(read_format(members));
   if (const auto tokens = members.integer("max_completion_tokens")) {
@@ -437,10 +365,6 @@ void plan_chat(Services& services, CallPtr call, TakePlan take) {
                   [&services, call, take = std::move(take)](const GenerationPlan& plan) {
                     take(services, call, plan);
                   });
-}
-
-std::unique_ptr<Renderer> chat_renderer(Services& services, const OpenAIRequest& request) {
-  return std::make_unique<ChatRenderer>(services, request);
 }
 
 std::span<const Endpoint> chat_endpoints() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/call.h"
+#include "api/chat_renderer.h"
 #include "api/completions.h"
 #include "api/errors.h"
 #include "api/generation.h"
@@ -19,6 +20,7 @@ namespace quire::server {
 struct ChatRequest {
   OpenAIRequest openai;
   ChatPrompt prompt;
+  AnswerSource answers;
 
   // Returns whether the messages name chunks.
   [[nodiscard]] bool has_chunks() const;
@@ -30,9 +32,6 @@ struct ChatRequest {
 [[nodiscard]] Checked<ChatRequest> read_chat(const Services& services, Call& call);
 // Reads a body without chunks, encodes it on a worker, and hands the plan to `take`.
 void plan_chat(Services& services, CallPtr call, TakePlan take);
-// Returns a renderer for the answers.
-[[nodiscard]] std::unique_ptr<Renderer> chat_renderer(Services& services,
-                                                      const OpenAIRequest& request);
 
 // Answers a chat whose messages name chunks. Defined in objects/chat_chunks.cc.
 void chat_with_chunks(Services& services, CallPtr call, ChatRequest request);

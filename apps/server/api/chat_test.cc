@@ -87,7 +87,15 @@ TEST_F(Chats, WhatIsRefusedIsNamed) {
     const char* param;
   };
   const Case cases[] = {
-      {"tools", R"([{"type":"function"}])", "unsupported_parameter", "tools"},
+      {"tools", R"([{"type":"function"}])", "missing_required_parameter", "tools[0].function"},
+      {"tools", R"([{"type":"function","function":{"name":"f"}}])", "tools_unsupported", "tools"},
+      {"tools", R"([{"type":"function","function":{"name":"f","strict":true}}])",
+       "unsupported_parameter", "tools[0].function.strict"},
+      {"tool_choice", "\"required\"", "unsupported_parameter", "tool_choice"},
+      {"tool_choice", R"({"type":"function","function":{"name":"f"}})", "unsupported_parameter",
+       "tool_choice"},
+      {"tool_choice", "\"some\"", "invalid_value", "tool_choice"},
+      {"parallel_tool_calls", "false", "unsupported_parameter", "parallel_tool_calls"},
       {"audio", "{}", "unsupported_parameter", "audio"},
       {"modalities", R"(["audio"])", "unsupported_parameter", "modalities"},
       {"cache_prompt", "false", "unsupported_parameter", "cache_prompt"},

@@ -68,6 +68,7 @@ std::span<const FieldRule> message_rules() {
        .elements = kObject},
       {.name = "tool_call_id", .kinds = kString, .help = "of a tool: the call that it answers"},
       {.name = "refusal", .kinds = kString, .help = "of an assistant: read as its text"},
+      {.name = "reasoning_content", .kinds = kString, .effect = Effect::kIgnored},
       {.name = "annotations", .kinds = kArray, .effect = Effect::kIgnored},
       {.name = "audio", .kinds = kObject, .effect = Effect::kRefused},
       {.name = "function_call", .kinds = kObject, .effect = Effect::kRefused},
@@ -231,8 +232,16 @@ ApiError template_error(const Error& error, const std::string& path) {
   return made;
 }
 
+ApiError tools_unsupported(std::string path) {
+  ApiError error =
+      unsupported(std::move(path), "the chat template of this model does not read tools");
+  error.code = "tools_unsupported";
+  return error;
+}
+
 Check check_variables(const Tokenizer& tokenizer, const ChatPrompt& prompt) {
-  const auto read = tokenizer.template_variables();
+  const bool has_tools = prompt.variables.contains("tools");
+  const auto read = tokenizer.template_variables(has_tools);
   const auto reads = [&](const char* name) { return std::ranges::find(read, name) != read.end(); };
   if (prompt.variables.contains("documents") && !reads("documents")) {
     return unsupported("documents", "the chat template of this model does not read documents");
@@ -240,15 +249,14 @@ Check check_variables(const Tokenizer& tokenizer, const ChatPrompt& prompt) {
   if (reads("tools")) {
     return passed();
   }
+  if (has_tools) {
+    return tools_unsupported("tools");
+  }
   for (std::size_t i = 0; i < prompt.messages.size(); ++i) {
     const Message& message = prompt.messages[i];
     if (!message.tool_calls.empty() || message.role == "tool") {
       const std::string place = element_path(prompt.path, i);
-      ApiError error =
-          unsupported(member_path(place, message.role == "tool" ? "role" : "tool_calls"),
-                      "the chat template of this model does not read tools");
-      error.code = "tools_unsupported";
-      return error;
+      return tools_unsupported(member_path(place, message.role == "tool" ? "role" : "tool_calls"));
     }
   }
   return passed();

@@ -172,8 +172,11 @@ void OpenAIRenderer::close_chunk(std::string& out, const RunReport* report) {
 
 void OpenAIRenderer::delta(std::string& out, std::size_t index, const Delta& delta) {
   begin_choice(out, index).tokens += static_cast<std::int64_t>(delta.token_ids.size());
-  const bool shows_ids = request_.top_logprobs || request_.return_token_ids;
-  if (delta.text.empty() && (!shows_ids || delta.token_ids.empty())) {
+  append_delta(out, index, delta);
+}
+
+void OpenAIRenderer::append_delta(std::string& out, std::size_t index, const Delta& delta) {
+  if (delta.text.empty() && (!shows_ids() || delta.token_ids.empty())) {
     return;
   }
   open_chunk(out, index);
@@ -182,13 +185,19 @@ void OpenAIRenderer::delta(std::string& out, std::size_t index, const Delta& del
   close_chunk(out, nullptr);
 }
 
+const char* OpenAIRenderer::finish_reason(std::size_t /*index*/,
+                                          const GenerationOutput& output) const {
+  return finish_word(output.finish_reason);
+}
+
 void OpenAIRenderer::finish(std::string& out, std::size_t index, const GenerationOutput& output,
                             const RunReport* report) {
   begin_choice(out, index);
+  append_rest(out, index);
   open_chunk(out, index);
   append_last(out, index, output);
   out += ",\"finish_reason\":\"";
-  out += finish_word(output.finish_reason);
+  out += finish_reason(index, output);
   out += "\",\"stop_reason\":" + json::serialize(stop_reason(output));
   close_chunk(out, report);
 }
@@ -196,7 +205,7 @@ void OpenAIRenderer::finish(std::string& out, std::size_t index, const Generatio
 void OpenAIRenderer::end(std::string& out, const RunReport& report) {
   if (request_.include_usage) {
     out += prefix_;
-    out += "],\"usage\":" + json::serialize(usage_json(report));
+    out += "],\"usage\":" + json::serialize(usage_json(report, reasoning_tokens()));
     append_report(out, report);
     out += "}\n\n";
   }
@@ -221,12 +230,12 @@ json::value OpenAIRenderer::body(const std::vector<ChoiceState>& choices, const 
     json::object choice;
     choice["index"] = i;
     set_choice(choice, i, output);
-    choice["finish_reason"] = finish_word(output.finish_reason);
+    choice["finish_reason"] = finish_reason(i, output);
     choice["stop_reason"] = stop_reason(output);
     list.push_back(std::move(choice));
   }
   body["choices"] = std::move(list);
-  body["usage"] = usage_json(report);
+  body["usage"] = usage_json(report, reasoning_tokens());
   set_body(body, choices);
   body["quire"] = quire_json(report);
   body["timings"] = timings_json(report);

@@ -74,7 +74,20 @@ class OpenAIRenderer : public Renderer {
                           const GenerationOutput& output) = 0;
   // Sets further members of a body.
   virtual void set_body(json::object& body, const std::vector<ChoiceState>& choices) = 0;
+  // Appends the chunks of a delta: one, unless nothing of it shows.
+  virtual void append_delta(std::string& out, std::size_t index, const Delta& delta);
+  // Appends chunks for what was held back of a choice, at its end.
+  virtual void append_rest(std::string& out, std::size_t index) { (void)out, (void)index; }
+  // Returns why a choice ended, after append_last() or set_choice().
+  [[nodiscard]] virtual const char* finish_reason(std::size_t index,
+                                                  const GenerationOutput& output) const;
+  // Returns how many generated tokens were thinking, once all choices have ended.
+  [[nodiscard]] virtual std::int64_t reasoning_tokens() const { return 0; }
 
+  // Returns whether ids of tokens show beside their text.
+  [[nodiscard]] bool shows_ids() const {
+    return request_.top_logprobs.has_value() || request_.return_token_ids;
+  }
   void open_chunk(std::string& out, std::size_t index) const;
   void close_chunk(std::string& out, const RunReport* report);
 

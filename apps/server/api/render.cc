@@ -42,7 +42,7 @@ json::object logprob_entry(const TokenPiece& piece, double logprob) {
 
 }  // namespace
 
-json::object usage_json(const RunReport& report) {
+json::object usage_json(const RunReport& report, std::int64_t reasoning_tokens) {
   const Usage& usage = report.usage;
   json::object object;
   object["prompt_tokens"] = usage.prompt_tokens;
@@ -53,7 +53,7 @@ json::object usage_json(const RunReport& report) {
   prompt["cache_write_tokens"] = report.cache_write_tokens;
   object["prompt_tokens_details"] = std::move(prompt);
   json::object completion;
-  completion["reasoning_tokens"] = 0;
+  completion["reasoning_tokens"] = reasoning_tokens;
   completion["accepted_prediction_tokens"] = usage.accepted_tokens;
   completion["rejected_prediction_tokens"] = usage.drafted_tokens - usage.accepted_tokens;
   object["completion_tokens_details"] = std::move(completion);

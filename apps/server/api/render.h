@@ -15,8 +15,9 @@
 
 namespace quire::server {
 
-// Returns `usage` in the form of OpenAI's bodies.
-[[nodiscard]] json::object usage_json(const RunReport& report);
+// Returns `usage` in the form of OpenAI's bodies. `reasoning_tokens` of the generated ones are
+// thinking.
+[[nodiscard]] json::object usage_json(const RunReport& report, std::int64_t reasoning_tokens);
 // Returns the member `quire` of answers.
 [[nodiscard]] json::object quire_json(const RunReport& report);
 // Returns llama-server's `timings`.

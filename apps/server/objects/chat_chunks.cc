@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "engine.h"
 #include "objects/chunks.h"
 #include "objects/state.h"
+#include "quire/chat.h"
 #include "quire/chunks.h"
 #include "quire/interrupt.h"
 #include "quire/result.h"
@@ -156,7 +158,9 @@ void delete_own(ChunkedLLM& llm, const OwnChunks& own, const std::string& salt) 
 struct ComposedChat {
   CompositionSpec spec;
   std::int64_t tokens = 0;
-  OwnChunks own;
+  // Ids of a prompt that opens the answer as the composition does.
+  std::vector<TokenId> opening = {};
+  OwnChunks own = {};
 };
 
 // Returns the error of a chunk, with the path at which the client has named it.
@@ -209,6 +213,17 @@ class ChatComposer {
   std::vector<std::string> made_;
 };
 
+// Returns the ids of a short chat, whose end is that of every prompt. None where the template
+// refuses it: then the answer does not begin inside of thinking.
+std::vector<TokenId> opening_ids(const Engine& engine, const Interrupt& interrupted) {
+  const auto tokenizer = engine.tokenizer();
+  const ChatMessage question{.role = "user", .content = "?"};
+  auto ids = tokenizer.ok()
+                 ? tokenizer->apply_chat_template(std::span(&question, 1), true, "{}", interrupted)
+                 : tokenizer.error();
+  return ids.ok() ? std::move(ids).value() : std::vector<TokenId>();
+}
+
 Checked<ComposedChat> compose_chat(ChatComposer& composer, Engine& engine, const ChunkChat& chat,
                                    const ChatRequest& request, const std::string& salt,
                                    const Interrupt& interrupted) {
@@ -230,6 +245,7 @@ Checked<ComposedChat> compose_chat(ChatComposer& composer, Engine& engine, const
     return named_error(std::move(encoded).error(), chat);
   }
   composed.tokens = encoded->tokens;
+  composed.opening = opening_ids(engine, interrupted);
   composed.own.ids = composer.made();
   return composed;
 }
@@ -254,10 +270,12 @@ void start_chat(Services& services, const CallPtr& call, ChatRequest& request,
           loop.work([engine, own, salt] { delete_own(*engine->chunks(), own, salt); });
         });
   }
+  request.answers.prompt_ids = std::move(composed.opening);
   prompt.prompt = std::move(composed.spec);
   request.openai.prompt_tokens += prompt.tokens;
   plan.prompts.push_back(std::move(prompt));
-  GenerationRun::start(services, call, std::move(plan), chat_renderer(services, request.openai));
+  GenerationRun::start(services, call, std::move(plan),
+                       chat_renderer(services, request.openai, std::move(request.answers)));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,8 +57,12 @@ class NullGeneration final : public Generation {
     }
     Delta delta;
     while (taken_ < std::min<std::int64_t>(made_, limit())) {
-      delta.text += " " + std::to_string(taken_);
-      const auto id = static_cast<TokenId>(10 + taken_);
+      const TokenId id = engine_.script.empty() ? static_cast<TokenId>(10 + taken_)
+                                                : engine_.script[static_cast<std::size_t>(taken_)];
+      delta.text +=
+          engine_.script.empty()
+              ? " " + std::to_string(taken_)
+              : engine_.script_text(taken_ + 1).substr(output_.text.size() + delta.text.size());
       delta.token_ids.push_back(id);
       if (request_.sampling.logprobs) {
         delta.logprobs.push_back({{id, -0.5F}});
@@ -70,7 +75,8 @@ class NullGeneration final : public Generation {
     output_.logprobs.insert(output_.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
     if (taken_ >= limit()) {
       delta.finished = true;
-      delta.finish_reason = output_.finish_reason = FinishReason::kLength;
+      delta.finish_reason = output_.finish_reason =
+          taken_ < request_.sampling.max_tokens ? FinishReason::kStop : FinishReason::kLength;
       output_.usage.completion_tokens = taken_;
       stop();
     }
@@ -83,7 +89,10 @@ class NullGeneration final : public Generation {
   void abort() override { stop(); }
 
  private:
-  [[nodiscard]] std::int64_t limit() const { return request_.sampling.max_tokens; }
+  [[nodiscard]] std::int64_t limit() const {
+    const std::int64_t most = request_.sampling.max_tokens;
+    return engine_.script.empty() ? most : std::min(most, std::ssize(engine_.script));
+  }
   void stop() {
     if (!std::exchange(ended_, true)) {
       --engine_.running;

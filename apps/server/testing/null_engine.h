@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,10 @@ class NullEngine final : public Engine {
   [[nodiscard]] ChunkedLLM* chunks() override { return nullptr; }
 
   ModelFacts& mutable_facts() { return facts_; }
+  // Returns the text of the first `count` ids of `script`.
+  [[nodiscard]] std::string script_text(std::int64_t count) const {
+    return tokenizer_->decode(std::span(script).first(static_cast<std::size_t>(count))).value();
+  }
   // Returned by counts(), but for blocks and requests.
   EngineCounts counters;
   // Requests that run now, and that were started.
@@ -62,6 +67,8 @@ class NullEngine final : public Engine {
   std::int64_t computed = 0;
   // Time of a token.
   std::chrono::milliseconds step_time{1};
+  // Ids to answer with instead, up to the end of the list. The tokenizer has their texts.
+  std::vector<TokenId> script;
   // True: no token comes any more.
   bool stuck = false;
   // Requests as they were started.

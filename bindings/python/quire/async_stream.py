@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _quire
+from .answers import Answer
 from .errors import ClosedError
 from .outputs import Delta, GenerationOutput
 from .sampling import Params, each_choice
@@ -72,12 +73,14 @@ class AsyncStream(AsyncIterator[Delta]):
     Cancelling the task that waits, `await stream.aclose()` and dropping the stream abort the request.
     """
 
-    def __init__(self, start: Start, options: _quire.RequestOptions) -> None:
+    def __init__(self, start: Start, options: _quire.RequestOptions, answer: Answer | None = None) -> None:
+        """Wraps a call that starts the request. `answer` splits what a chat gives."""
         self._start = start
         self._options = options
         self._handle: _quire.Stream | None = None
         self._asked = False  # a task waits for the next delta
         self._ended = False
+        self._answer = answer
         self._ended_with: Callable[[GenerationOutput], object] = lambda _: None  # hears of the whole output
         self._key = 0
         self.request_id: int | None = None  # once it has given a delta
@@ -132,8 +135,11 @@ class AsyncStream(AsyncIterator[Delta]):
             self._asked = False
         if self.request_id is None:
             self.request_id = handle.request_id
+        if self._answer is not None and fields is not None:
+            fields = self._answer.add(fields)
         if fields is None or fields["finish_reason"] is not None:
-            self.output = GenerationOutput(handle.output())
+            output = GenerationOutput(handle.output())
+            self.output = output if self._answer is None else self._answer.finish(output)
             self._end()
             self._ended_with(self.output)
         return fields

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, Unpack, overload
 
 from . import _quire, habits, sequence, show
 from .async_stream import AsyncStream, all_choices
-from .chat import OWN_WORDS, Conversation, template_arguments
+from .answers import Answer, Answers
+from .chat import OWN_WORDS, Conversation, template_arguments, to_tools
 from .convert import _pass, _set, _set_flag, to_choice, to_flag, to_ids, to_model, to_path, to_text
 from .ending import opened
 from .errors import ClosedError
@@ -271,7 +272,7 @@ class LLM(Operated, metaclass=habits.Named):
         progress: Progress = None,
         **keywords: Unpack[Request],
     ) -> GenerationOutput:
-        """Works like generate, through the model's own chat template.
+        """Works like generate, through the model's own chat template. The output has `thinking`, `content` and `tool_calls`.
 
         messages: dicts with "role" and "content": a text, or a list of {"type": "text", "text": ...}
         documents, tools: dicts with "text", and with the schema of a function; ValueError where the template of the model
@@ -281,8 +282,9 @@ class LLM(Operated, metaclass=habits.Named):
         progress: as of generate
         """
         options = whose(session, salt, keywords, explain=explain)
-        ids, params = self._conversation("chat", messages, (documents, tools, template_args), sampling_params, keywords)
-        return self._generated([ids], [params], [options], progress)[0]
+        shown_by = (documents, tools, template_args)
+        ids, params, answers = self._conversation("chat", messages, shown_by, sampling_params, keywords)
+        return answers.split(self._generated([ids], [params], [options], progress)[0])
 
     @habits.names_first
     def stream_chat(
@@ -301,29 +303,31 @@ class LLM(Operated, metaclass=habits.Named):
         """Works like stream, through the model's own chat template; takes the arguments of chat."""
         shown_by = (documents, tools, template_args)
         options = whose(session, salt, keywords, explain=explain)
-        ids, params = self._conversation("stream_chat", messages, shown_by, sampling_params, keywords)
-        return Stream(self._handle.stream(ids, params, options))
+        ids, params, answers = self._conversation("stream_chat", messages, shown_by, sampling_params, keywords)
+        return Stream(self._handle.stream(ids, params, options), answer=answers.answer())
 
     def _conversation(
         self, call: str, messages: Any, shown_by: tuple[Any, Any, Any], params: Params, keywords: Mapping[str, Any]
-    ) -> tuple[list[int], Params]:
-        """Returns the ids of the prompt, and the params; tells keywords apart."""
+    ) -> tuple[list[int], Params, Answers]:
+        """Returns the ids of the prompt, the params, and what splits answers; tells keywords apart."""
         documents, tools, template_args = shown_by
-        variables = template_arguments(template_args, documents, tools)
         handle = self._handle.tokenizer()
         reads = set(handle.template_variables(bool(tools)))
         own = {name: value for name, value in keywords.items() if name in FIELDS}
         rest = {name: value for name, value in keywords.items() if name not in own}
         unknown = [name for name in rest if name not in reads or name in OWN_WORDS]
         check_keywords(call, unknown, (*_CHAT_ARGUMENTS, *sorted(reads - OWN_WORDS)))
-        variables = {**variables, **template_arguments(rest, documents, tools)}
-        return Conversation(handle, messages, True, variables).ids(), sampling(call, params, own)
+        variables = {**template_arguments(template_args, documents, tools), **template_arguments(rest, documents, tools)}
+        ids = Conversation(handle, messages, True, variables).ids()
+        return ids, sampling(call, params, own), Answers(handle, ids, to_tools(tools or []))
 
-    def _async_stream(self, prompt: str | list[int], params: Params, options: _quire.RequestOptions) -> AsyncStream:
+    def _async_stream(
+        self, prompt: str | list[int], params: Params, options: _quire.RequestOptions, answer: Answer | None = None
+    ) -> AsyncStream:
         async def start(options: _quire.RequestOptions) -> _quire.Stream:
             return self._handle.stream(prompt, params, options)
 
-        return AsyncStream(start, options)
+        return AsyncStream(start, options, answer)
 
     @overload
     async def generate_async(  # type: ignore[overload-overlap]
@@ -406,8 +410,8 @@ class LLM(Operated, metaclass=habits.Named):
         """Works like chat, on the running event loop. Cancelling the task aborts the request."""
         shown_by = (documents, tools, template_args)
         options = whose(session, salt, keywords, explain=explain, deltas=False)
-        ids, params = self._conversation("chat_async", messages, shown_by, sampling_params, keywords)
-        return (await all_choices(self._async_stream, [(ids, params, options)]))[0]
+        ids, params, answers = self._conversation("chat_async", messages, shown_by, sampling_params, keywords)
+        return answers.split((await all_choices(self._async_stream, [(ids, params, options)]))[0])
 
     def stream_chat_async(
         self,
@@ -425,8 +429,8 @@ class LLM(Operated, metaclass=habits.Named):
         """Works like stream_chat, on the running event loop: `async for delta in llm.stream_chat_async(messages)`."""
         shown_by = (documents, tools, template_args)
         options = whose(session, salt, keywords, explain=explain)
-        ids, params = self._conversation("stream_chat_async", messages, shown_by, sampling_params, keywords)
-        return self._async_stream(ids, params, options)
+        ids, params, answers = self._conversation("stream_chat_async", messages, shown_by, sampling_params, keywords)
+        return self._async_stream(ids, params, options, answers.answer())
 
     def forward(
         self, token_ids: Sequence[int], reuse: str = "exact", rows: str = "all", *, salt: str | None = None

@@ -126,8 +126,17 @@ class Timing(Record):
     total_seconds: float
 
 
+class ToolCall(Record):
+    """A call of a function that the model asks for. `id`: what a message of the role "tool" refers to."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
 class GenerationOutput(Record):
-    """One finished request; str(output) is its text. `logprobs` holds, per generated token, a dict id -> natural log probability.
+    """One finished request; str(output) is its text. Answers of chats have its parts, as the model marks them: `thinking`,
+    `tool_calls` and, as `content`, the rest. Without marks the content is all of the text. `logprobs` holds, per generated token, a dict id -> natural log probability.
     `stopped_by`: what ended the text: the stop string, the stop id, "eos" or "length"; None of an aborted request. `parts`, with
     explain=True: for each part of the prompt whether its KV was there. `outputs`: all choices, of which this is the first. Where
     the call registered chunks, `chunk_ids` names them: {"system", "context": [...], "query"}. Where turn and answer became items
@@ -135,6 +144,9 @@ class GenerationOutput(Record):
 
     request_id: int
     text: str
+    thinking: str  # of chats, as the next two
+    content: str
+    tool_calls: list[ToolCall]
     token_ids: list[int]
     prompt_token_ids: list[int]
     finish_reason: str
@@ -182,9 +194,13 @@ class GenerationOutput(Record):
 
 
 class Delta(Record):
-    """Text that became certain since the last delta; `finish_reason` is None until the last one."""
+    """Text that became certain since the last delta; `finish_reason` is None until the last one. Those of chats have the
+    parts of the answer that became certain; a tool call comes whole."""
 
     text: str
+    thinking: str  # of chats, as the next two
+    content: str
+    tool_calls: list[ToolCall]
     token_ids: list[int]
     logprobs: list[dict[int, float]] | None
     finish_reason: str | None

@@ -6,16 +6,23 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _quire
+from .answers import Answer
 from .outputs import Delta, GenerationOutput
 
 
 class Stream(Iterator[Delta]):
     """Deltas of one request as they come. Closing or dropping it aborts the request and frees its blocks."""
 
-    def __init__(self, handle: _quire.Stream, ended: Callable[[GenerationOutput], object] | None = None) -> None:
-        """Wraps a handle. `ended` hears of the whole output, once finished."""
+    def __init__(
+        self,
+        handle: _quire.Stream,
+        ended: Callable[[GenerationOutput], object] | None = None,
+        answer: Answer | None = None,
+    ) -> None:
+        """Wraps a handle. `ended` hears of the whole output, once finished. `answer` splits what a chat gives."""
         self._handle = handle
         self._ended = ended
+        self._answer = answer
         self.request_id: int = handle.request_id
         self.output: GenerationOutput | None = None  # the whole output, once finished
         self._texts: list[str] = []
@@ -27,8 +34,11 @@ class Stream(Iterator[Delta]):
         fields = None if self._handle is None else self._handle.next()
         if fields is None:
             raise StopIteration
+        if self._answer is not None:
+            fields = self._answer.add(fields)
         if fields["finish_reason"] is not None:
-            self.output = GenerationOutput(self._handle.output())
+            output = GenerationOutput(self._handle.output())
+            self.output = output if self._answer is None else self._answer.finish(output)
             if self._ended is not None:
                 self._ended(self.output)
         self._texts.append(fields["text"])

@@ -64,7 +64,22 @@ LLM open(const nb::bytes& model, LLMOptions options, const nb::object& progress)
   return unwrap(without_gil([&] { return LLM::open(path, options); }));
 }
 
+// Returns a list of (id, name, JSON of the arguments).
+nb::list tuples_of(const std::vector<ToolCall>& calls) {
+  return list_of(calls, [](const ToolCall& call) {
+    return nb::make_tuple(to_text(call.id), to_text(call.name), to_text(call.arguments_json));
+  });
+}
+
 void bind_tokenizer(nb::module_& module) {
+  nb::class_<AnswerParser>(module, "AnswerParser")
+      .def("take",
+           [](AnswerParser& parser, std::string text, std::vector<TokenId> ids, bool finished) {
+             const AnswerParts parts = unwrap(parser.take(
+                 {.text = std::move(text), .token_ids = std::move(ids), .finished = finished}));
+             return nb::make_tuple(to_text(parts.thinking), to_text(parts.content),
+                                   tuples_of(parts.tool_calls));
+           });
   nb::class_<Tokenizer>(module, "Tokenizer")
       .def_static("open",
                   [](const nb::bytes& model) { return unwrap(Tokenizer::open(to_path(model))); })
@@ -100,6 +115,9 @@ void bind_tokenizer(nb::module_& module) {
                return t.render_chat_template(messages, prompt, variables, &interrupted);
              }));
            })
+      .def("answer_parser",
+           [](const Tokenizer& t, const std::vector<TokenId>& prompt_ids,
+              const std::string& tools) { return unwrap(t.answer_parser(prompt_ids, tools)); })
       .def("has_chat_template", &Tokenizer::has_chat_template)
       .def("template_variables", &Tokenizer::template_variables)
       .def("template_words", &Tokenizer::template_words)

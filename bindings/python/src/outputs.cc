@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "casters.h"  // IWYU pragma: keep (conversions)
+#include "quire/chat.h"
 #include "quire/context.h"
 #include "quire/fields.h"
 #include "quire/output.h"
@@ -60,6 +61,15 @@ nb::object to_python(const StoppedBy& by) {
       break;
   }
   return nb::none();
+}
+nb::object to_python(const std::vector<ToolCall>& calls) {
+  return list_of(calls, [](const ToolCall& call) {
+    nb::dict dict;
+    dict["id"] = to_text(call.id);
+    dict["name"] = to_text(call.name);
+    dict["arguments"] = to_text(call.arguments_json);
+    return dict;
+  });
 }
 nb::object to_python(const std::vector<ReusePart>& parts);
 nb::object to_python(const std::vector<GenerationOutput>& outputs);

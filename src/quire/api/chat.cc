@@ -6,11 +6,19 @@
 #include <string_view>
 #include <utility>
 
+#include "quire/answer.h"
+#include "quire/api/llm_impl.h"  // IWYU pragma: keep (LLM::Impl)
+#include "quire/api/stream_impl.h"
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/engine/json_values.h"
+#include "quire/llm.h"
+#include "quire/options.h"
+#include "quire/output.h"
 #include "quire/result.h"
+#include "quire/sampling.h"
+#include "quire/tokenizer.h"
 
 namespace quire {
 namespace {
@@ -55,6 +63,13 @@ Result<Json> message_object(const ChatMessage& message) {
   return object;
 }
 
+// Returns the list "tools" of template variables, which a template has taken, as JSON.
+std::string tools_of(std::string_view variables_json) {
+  const auto variables = base::parse_json(variables_json, "template variables");
+  const base::JsonView tools = variables.ok() ? variables->view().find("tools") : base::JsonView();
+  return tools.is_array() ? base::write_json(tools) : "";
+}
+
 }  // namespace
 
 Result<std::string> to_json(std::span<const ChatMessage> messages) try {
@@ -66,6 +81,45 @@ Result<std::string> to_json(std::span<const ChatMessage> messages) try {
   return base::write_json(list);
 } catch (const std::bad_alloc&) {
   return base::no_memory("the JSON of messages");
+}
+
+Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
+                                   std::string_view variables_json,
+                                   const RequestOptions& options) try {
+  QUIRE_TRY(const auto tokens, tokenizer());
+  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
+  QUIRE_TRY(auto output, generate(std::move(ids), params, options));
+  QUIRE_TRY_STATUS(split_answer(tokens, tools_of(variables_json), output));
+  return output;
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
+                                std::string_view variables_json,
+                                const RequestOptions& options) try {
+  QUIRE_TRY(const auto tokens, tokenizer());
+  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
+  QUIRE_TRY(auto parser, tokens.answer_parser(ids, tools_of(variables_json)));
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(auto started, start_stream(engine, std::move(ids), params, options));
+  started->parser = std::move(parser);
+  return Stream(std::move(started));
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
+Result<GenerationOutput> LLM::chat(std::span<const ChatMessage> messages,
+                                   const SamplingParams& params, std::string_view variables_json,
+                                   const RequestOptions& options) {
+  QUIRE_TRY(const std::string json, to_json(messages));
+  return chat(json, params, variables_json, options);
+}
+
+Result<Stream> LLM::stream_chat(std::span<const ChatMessage> messages, const SamplingParams& params,
+                                std::string_view variables_json, const RequestOptions& options) {
+  QUIRE_TRY(const std::string json, to_json(messages));
+  return stream_chat(json, params, variables_json, options);
 }
 
 }  // namespace quire

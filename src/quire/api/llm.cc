@@ -19,7 +19,6 @@
 #include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/base/work_meter.h"
-#include "quire/chat.h"
 #include "quire/engine/active_request.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/llm_options.h"
@@ -30,6 +29,7 @@
 #include "quire/runtime/runtime.h"
 #include "quire/sampling.h"
 #include "quire/text/work_limits.h"
+#include "quire/tokenizer.h"
 #include "quire/types.h"
 
 namespace quire {
@@ -172,10 +172,10 @@ Result<std::vector<GenerationOutput>> LLM::generate_batch(std::span<const Prompt
   return base::no_memory("the call");
 }
 
-Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
-                           const RequestOptions& options, const Interrupt& interrupted) try {
-  QUIRE_TRY(const auto engine, impl_->open_engine());
-  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt, interrupted));
+Result<std::unique_ptr<Stream::Impl>> start_stream(const std::shared_ptr<engine::Engine>& engine,
+                                                   std::vector<TokenId> ids,
+                                                   const SamplingParams& params,
+                                                   const RequestOptions& options) {
   std::vector<NewRequest> requests;
   requests.push_back({.prompt = std::move(ids),
                       .params = params,
@@ -194,42 +194,17 @@ Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
     QUIRE_TRY(const auto channels, engine->submit(std::move(requests)));
     impl->channel = channels.front();
   }
-  return Stream(std::move(impl));
+  return impl;
+}
+
+Result<Stream> LLM::stream(const Prompt& prompt, const SamplingParams& params,
+                           const RequestOptions& options, const Interrupt& interrupted) try {
+  QUIRE_TRY(const auto engine, impl_->open_engine());
+  QUIRE_TRY(auto ids, prompt_ids(*engine, prompt, interrupted));
+  QUIRE_TRY(auto started, start_stream(engine, std::move(ids), params, options));
+  return Stream(std::move(started));
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");
-}
-
-Result<GenerationOutput> LLM::chat(std::string_view messages_json, const SamplingParams& params,
-                                   std::string_view variables_json,
-                                   const RequestOptions& options) try {
-  QUIRE_TRY(const auto tokens, tokenizer());
-  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  return generate(std::move(ids), params, options);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<Stream> LLM::stream_chat(std::string_view messages_json, const SamplingParams& params,
-                                std::string_view variables_json,
-                                const RequestOptions& options) try {
-  QUIRE_TRY(const auto tokens, tokenizer());
-  QUIRE_TRY(auto ids, tokens.apply_chat_template(messages_json, true, variables_json));
-  return stream(std::move(ids), params, options);
-} catch (const std::bad_alloc&) {
-  return base::no_memory("the call");
-}
-
-Result<GenerationOutput> LLM::chat(std::span<const ChatMessage> messages,
-                                   const SamplingParams& params, std::string_view variables_json,
-                                   const RequestOptions& options) {
-  QUIRE_TRY(const std::string json, to_json(messages));
-  return chat(json, params, variables_json, options);
-}
-
-Result<Stream> LLM::stream_chat(std::span<const ChatMessage> messages, const SamplingParams& params,
-                                std::string_view variables_json, const RequestOptions& options) {
-  QUIRE_TRY(const std::string json, to_json(messages));
-  return stream_chat(json, params, variables_json, options);
 }
 
 Result<ForwardOutput> LLM::forward(std::span<const TokenId> token_ids, ForwardReuse reuse,

@@ -6,9 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "quire/answer.h"
 #include "quire/api/stream_impl.h"
 #include "quire/base/check.h"
 #include "quire/base/no_memory.h"
+#include "quire/chat.h"
 #include "quire/engine/engine.h"
 #include "quire/llm.h"
 #include "quire/output.h"
@@ -41,6 +43,31 @@ bool Stream::Impl::arrived(int timeout_ms) {
     refusal = std::move(*answer).error();
   }
   return true;
+}
+
+// Without deltas the output is split at once.
+Status Stream::Impl::split(std::optional<Delta>& delta) {
+  if (!parser) {
+    return {};
+  }
+  if (!delta) {
+    if (output) {
+      const Delta whole{.text = output->text, .token_ids = output->token_ids, .finished = true};
+      QUIRE_TRY(output->answer, parser->take(whole));
+    }
+    return {};
+  }
+  QUIRE_TRY(AnswerParts parts, parser->take(*delta));
+  answer.thinking += parts.thinking;
+  answer.content += parts.content;
+  answer.thinking_tokens += parts.thinking_tokens;
+  answer.tool_calls.insert(answer.tool_calls.end(), parts.tool_calls.begin(),
+                           parts.tool_calls.end());
+  delta->answer = std::move(parts);
+  if (output) {
+    output->answer = std::move(answer);
+  }
+  return {};
 }
 
 RequestId Stream::request_id() const {
@@ -88,6 +115,7 @@ Result<std::optional<Delta>> Stream::next() try {
     impl_->ended = true;
     QUIRE_TRY(impl_->output, impl_->channel->take_generation());
   }
+  QUIRE_TRY_STATUS(impl_->split(*delta));
   return delta;
 } catch (const std::bad_alloc&) {
   return base::no_memory("the call");

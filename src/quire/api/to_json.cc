@@ -4,10 +4,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/json.h"
 #include "quire/base/no_memory.h"
+#include "quire/chat.h"
 #include "quire/context_types.h"
 #include "quire/engine/json_values.h"
 #include "quire/engine/sampling_json.h"
@@ -48,6 +50,21 @@ Json json_of(const StoppedBy& by) {
       break;
   }
   return nullptr;
+}
+// Arguments that the library has made are a JSON object.
+Json json_of(const ToolCall& call) {
+  auto arguments = base::parse_json(call.arguments_json, "arguments of a tool call");
+  return Json::object({{"id", json_of(call.id)},
+                       {"name", json_of(call.name)},
+                       {"arguments", arguments.ok() ? std::move(arguments).value()
+                                                    : json_of(call.arguments_json)}});
+}
+Json json_of(const std::vector<ToolCall>& calls) {
+  Json list = Json::array();
+  for (const ToolCall& call : calls) {
+    list.push(json_of(call));
+  }
+  return list;
 }
 Json json_of(const Usage& usage) { return object_of(usage); }
 Json json_of(const ReuseReport& reuse) { return object_of(reuse); }
