@@ -25,7 +25,7 @@ struct ScriptSession {
   std::set<std::string> deleted = {};  // names of chunks that it has deleted
 };
 
-inline constexpr const char* kChunkWords = "add|list|show|pin|rm|clear";
+inline constexpr const char* kChunkWords = "add|list|show|pin|update|rm|clear";
 
 // Runs a parsed command.
 using ScriptAction = std::function<Status(ScriptSession&)>;
