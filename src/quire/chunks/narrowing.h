@@ -32,9 +32,9 @@ namespace quire::chunks {
 // `to`: all KV that is there is converted. Returns the new chunk. The old one stays. An equal chunk
 // that is there already, with its KV, is taken instead. Other chunks make way where blocks are
 // lacking, but not for one more chunk, since the caller removes the old one. Fails with
-// kUnsupported for KV that the format cannot hold, with kOutOfBlocks where it has no room for all
-// of it, with kIncompatible where the KV is not there, and as ChunkRegistry::begin; changes nothing
-// then, but that chunks may have made way.
+// kUnsupported for KV that the format cannot hold, and with kOutOfBlocks where it has no room for
+// all of it. Fails with kIncompatible where the KV is not there, and as ChunkRegistry::begin. A
+// failure changes nothing, but that chunks may have made way.
 [[nodiscard]] Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id,
                                               kv::NewChunk chunk, kv::FormatId to);
 

@@ -19,6 +19,7 @@
 #include "quire/engine/channel.h"
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/queue_limit.h"
+#include "quire/engine/scheduled_request.h"
 #include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
@@ -55,33 +56,6 @@ void RequestTable::withdraw(std::uint64_t first, std::span<const NewRequest> ref
   }
 }
 
-// Returns what the scheduler gets of a request, whose session is known from now on.
-sched::Request RequestTable::scheduled_of(const NewRequest& request, RequestId id) {
-  const std::optional<SeqId> sequence =
-      request.composed ? std::optional(request.composed->sequence) : std::nullopt;
-  const kv::SessionRef session = sessions_.named(request.session, request.salt);
-  if (sequence) {
-    core_.ledger.cache().assign(*sequence, session);
-  }
-  sched::Request scheduled{.id = id,
-                           .prompt = request.prompt,
-                           .sequence = sequence,
-                           .max_new_tokens = request.params.max_tokens,
-                           .reuse = request.reuse,
-                           .session = session,
-                           .salt = options_.salt_of(request.salt),
-                           .followers = request.followers,
-                           .priority = request.urgency.priority,
-                           .tenant = request.urgency.tenant.empty() ? options_.salt_of(request.salt)
-                                                                    : request.urgency.tenant,
-                           .submitted = request.submitted,
-                           .marks = request.marks,
-                           .behind_window = request.behind_window};
-  const std::vector<kv::PointMark> turns = core_.turns.marks(request.prompt);
-  scheduled.marks.insert(scheduled.marks.end(), turns.begin(), turns.end());
-  return scheduled;
-}
-
 Status RequestTable::enqueue(std::vector<NewRequest> requests,
                              std::vector<std::shared_ptr<Channel>>& channels) {
   const std::uint64_t first = next_request_;
@@ -92,7 +66,7 @@ Status RequestTable::enqueue(std::vector<NewRequest> requests,
   channels.reserve(channels.size() + requests.size());
   for (NewRequest& request : requests) {
     const RequestId id{next_request_++};
-    const sched::Request scheduled = scheduled_of(request, id);
+    const sched::Request scheduled = scheduled_request(core_, sessions_, options_, request, id);
     if (Status status = core_.scheduler.submit(scheduled); !status.ok()) {
       withdraw(first, std::span(requests).subspan(id.value - first));
       next_draw_ = first_draw;

@@ -80,7 +80,6 @@ class RequestTable {
   void fail_since(std::uint64_t first);
 
  private:
-  [[nodiscard]] sched::Request scheduled_of(const NewRequest& request, RequestId id);
   // Tells that a request is over, before stats() shows it.
   void tell_end(RequestId id) const;
   void refresh_stats() {

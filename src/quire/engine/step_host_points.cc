@@ -17,6 +17,7 @@
 #include "quire/kv/types.h"
 #include "quire/kv_store/host_points.h"
 #include "quire/result.h"
+#include "quire/sched/kept_kv.h"
 #include "quire/sched/scheduler.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
@@ -48,7 +49,7 @@ bool note_host_points(Step& step) {
   }
   bool changed = false;
   for (const RequestId id : step.plan.admit) {
-    const std::optional<sched::Scheduler::Takes> takes = core.scheduler.takes(id);
+    const std::optional<sched::Takes> takes = core.scheduler.takes(id);
     const std::int32_t found = takes ? host_prefix(core, takes->tokens, takes->salt) : 0;
     if (takes && found > takes->at_hand) {
       core.scheduler.note_kept(id, found);

@@ -20,8 +20,8 @@ struct BlockPair {
 struct SealParams {
   std::span<const BlockPair> blocks;  // distinct `to`
   int head_dim = 0;                   // of the model: the last group of int4's V ends there
-  // [blocks] or empty: set to refusal_of() a token for a block that the format cannot hold on its
-  // account, and left as it is for others.
+  // [blocks] or empty: set to refusal_of() a token whose values the format cannot hold. Those of
+  // other blocks are left as they are.
   std::span<std::uint8_t> refused = {};
   // [blocks] or empty: sealing adds what storing a block's codes has changed. A refused block adds
   // nothing.

@@ -108,8 +108,8 @@ class Decoder {
   // or behind the size of the vocabulary, mean nothing.
   [[nodiscard]] std::span<const kernels::TokenLogprob> last_logprobs(std::size_t row) const;
 
-  // Returns, for each row of the last await, 0 where the format of KV holds what the row stored,
-  // else n where it does not hold keys or values of the token n - 1 before the row's. A row that
+  // Returns, for each row of the last await, 0 where the format of KV holds what the row stored.
+  // Else it is n, where keys or values of the token n - 1 before the row's are not held. A row that
   // fills a block stores all of it. Returns nothing where all is held. Plain numbers are watched on
   // the CPU alone. KV of such a row means nothing.
   [[nodiscard]] std::span<const std::uint8_t> last_refused() const;

@@ -11,8 +11,8 @@ namespace quire::sched {
 // Makes the plan of Scheduler::plan; replaces what `plan` holds.
 void make_plan(const SchedulerState& state, StepPlan& plan);
 
-// Counts the requests, not preempted ones, that would wait for blocks or places if a step had any
-// number of rows.
-[[nodiscard]] std::int32_t count_without_room(const SchedulerState& state);
+// Makes the plan of a step that has any number of rows and takes any time. Returns the blocks of
+// the pool's own format that it leaves over.
+std::int64_t make_plan_of_any_rows(const SchedulerState& state, StepPlan& plan);
 
 }  // namespace quire::sched

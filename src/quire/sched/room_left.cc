@@ -95,4 +95,12 @@ std::int32_t RoomLeft::rows_that_fit(SeqId id, std::int32_t wanted) const {
   return fit;
 }
 
+void reserve_blocks(kv::Ledger& ledger, SeqId sequence, std::int64_t tokens) {
+  const kv::LedgerCounts counts = ledger.counts();
+  const std::int64_t needed = ledger.config().blocks_for(tokens, kv::kOwnFormat)[kv::kOwnFormat];
+  if (counts.blocks_free - counts.blocks_reserved - needed >= counts.blocks_total / 2) {
+    (void)ledger.sequences().reserve(sequence, tokens);
+  }
+}
+
 }  // namespace quire::sched

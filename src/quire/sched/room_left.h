@@ -67,4 +67,9 @@ class RoomLeft {
   mutable std::optional<std::int64_t> reach_;  // open blocks of all slabs that can be lent
 };
 
+// Sets blocks aside for all that a request may compute, if half of all blocks stay free. So the KV
+// of requests that run together lies in extents of its own where memory is plentiful. Nothing waits
+// for it, and nothing cached goes.
+void reserve_blocks(kv::Ledger& ledger, SeqId sequence, std::int64_t tokens);
+
 }  // namespace quire::sched

@@ -20,8 +20,10 @@
 #include "quire/result.h"
 #include "quire/sched/accounting.h"
 #include "quire/sched/assumed.h"
+#include "quire/sched/kept_kv.h"
 #include "quire/sched/planner.h"
 #include "quire/sched/policy.h"
+#include "quire/sched/queue_room.h"
 #include "quire/sched/ranking.h"
 #include "quire/sched/room_left.h"
 #include "quire/sched/state.h"
@@ -37,17 +39,6 @@ void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
   const auto place = std::ranges::lower_bound(from, queued.arrival, {}, &QueuedRequest::arrival);
   from.erase(place);
   to.insert(std::ranges::lower_bound(to, queued.arrival, {}, &QueuedRequest::arrival), &queued);
-}
-
-// Sets blocks aside for all that a request may compute, if half of all blocks stay free. So the KV
-// of requests that run together lies in extents of its own where memory is plentiful. Nothing waits
-// for it, and nothing cached goes.
-void reserve_blocks(kv::Ledger& ledger, SeqId sequence, std::int64_t tokens) {
-  const kv::LedgerCounts counts = ledger.counts();
-  const std::int64_t needed = ledger.config().blocks_for(tokens, kv::kOwnFormat)[kv::kOwnFormat];
-  if (counts.blocks_free - counts.blocks_reserved - needed >= counts.blocks_total / 2) {
-    (void)ledger.sequences().reserve(sequence, tokens);
-  }
 }
 
 }  // namespace
@@ -352,22 +343,9 @@ void Scheduler::note_kept(RequestId id, std::int32_t tokens) {
   }
 }
 
-std::optional<Scheduler::Takes> Scheduler::takes(RequestId id) const {
+std::optional<Takes> Scheduler::takes(RequestId id) const {
   const QueuedRequest* queued = impl_->find(id);
-  if (queued == nullptr || queued->running || !queued->request.reuse) {
-    return std::nullopt;
-  }
-  const kv::Sequences& sequences = impl_->state.ledger->sequences();
-  const std::optional<SeqId> sequence = queued->sequence;
-  if (sequence && (!sequences.is_plain(*sequence) || !sequences.use(*sequence).adopts ||
-                   sequences.format(*sequence) != kv::kOwnFormat)) {
-    return std::nullopt;
-  }
-  const std::int32_t own = sequence ? sequences.num_computed(*sequence) : 0;
-  const std::int32_t found = own > 0 ? own : find_known_kv(*queued, *impl_->state.ledger).tokens;
-  return Takes{.tokens = known_tokens(*queued, sequences),
-               .salt = sequence ? sequences.use(*sequence).salt : queued->request.salt,
-               .at_hand = std::max(found, queued->kept)};
+  return queued == nullptr ? std::nullopt : takes_of(*queued, *impl_->state.ledger);
 }
 
 std::int32_t Scheduler::kept(RequestId id) const {
@@ -376,12 +354,8 @@ std::int32_t Scheduler::kept(RequestId id) const {
 }
 
 void Scheduler::note_brought(RequestId id, std::int32_t first) {
-  QueuedRequest* queued = impl_->find(id);
-  if (queued != nullptr && queued->progress.preemptions == 0) {
-    const std::int32_t length =
-        impl_->state.ledger->sequences().num_computed(queued->running_sequence());
-    queued->progress.kept_tokens += length - first;
-    queued->progress.cached_tokens += length - first;
+  if (QueuedRequest* queued = impl_->find(id)) {
+    sched::note_brought(*queued, *impl_->state.ledger, first);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
 #include "quire/result.h"
+#include "quire/sched/kept_kv.h"
 #include "quire/sched/step_pace.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"
@@ -90,14 +91,8 @@ class Scheduler {
   // Returns the request that has waited longest, or nullopt when none waits. Cost: O(1).
   [[nodiscard]] std::optional<RequestId> first_waiting() const;
   [[nodiscard]] std::int32_t num_running() const;
-  // The prompt of a waiting request that may take the KV of others.
-  struct Takes {
-    std::span<const TokenId> tokens;  // all that it knows
-    std::string_view salt;
-    std::int32_t at_hand = 0;  // tokens whose KV it has, finds, or was noted to be kept
-  };
-  // Returns it; nullopt for a request that takes none, or does not wait. Valid until the next
-  // change.
+  // Returns what a waiting request may take; nullopt for one that takes nothing, or does not wait.
+  // Valid until the next change.
   [[nodiscard]] std::optional<Takes> takes(RequestId id) const;
   // Notes that the caller keeps the KV of a request's first `tokens` tokens; 0: of none. A plan
   // admits the request without a run then. Before the next plan the caller makes room, writes the
