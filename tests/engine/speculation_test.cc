@@ -509,7 +509,7 @@ TEST(SpeculationScenes, RandomRequestsOverStatesEqualOnesWithoutGuesses) {
   }
 }
 
-// A million draws among the four likeliest tokens, of which guesses were right or wrong. Oracle:
+// Many draws among the four likeliest tokens, of which guesses were right or wrong. Oracle:
 // the probabilities that the model tells of each row, summed by rank; chi-square with 3 degrees.
 TEST(SpeculationScenes, DrawsBehindGuessesHaveTheProbabilitiesOfTheModel) {
   const auto engine =
