@@ -20,7 +20,6 @@
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/queue_limit.h"
 #include "quire/engine/scheduled_request.h"
-#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"

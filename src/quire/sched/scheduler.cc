@@ -14,7 +14,6 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
-#include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/result.h"
@@ -32,16 +31,6 @@
 #include "quire/types.h"
 
 namespace quire::sched {
-namespace {
-
-// Moves a request from one line to the other. Both have memory for all requests.
-void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
-  const auto place = std::ranges::lower_bound(from, queued.arrival, {}, &QueuedRequest::arrival);
-  from.erase(place);
-  to.insert(std::ranges::lower_bound(to, queued.arrival, {}, &QueuedRequest::arrival), &queued);
-}
-
-}  // namespace
 
 struct Scheduler::Impl {
   [[nodiscard]] QueuedRequest* find(RequestId id) const;

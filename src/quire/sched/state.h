@@ -1,6 +1,7 @@
 // The plain state of a scheduler, from which plans are made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -36,6 +37,13 @@ struct QueuedRequest {
 };
 
 using RequestLine = std::vector<QueuedRequest*>;
+
+// Moves a request from one line to the other. Both have memory for all requests.
+inline void move_between(RequestLine& from, RequestLine& to, QueuedRequest& queued) {
+  const auto place = std::ranges::lower_bound(from, queued.arrival, {}, &QueuedRequest::arrival);
+  from.erase(place);
+  to.insert(std::ranges::lower_bound(to, queued.arrival, {}, &QueuedRequest::arrival), &queued);
+}
 
 struct SchedulerState {
   SchedulerConfig config;
