@@ -123,8 +123,9 @@ CALLS = {
 
 # Quire's own options of opening a model that no call takes.
 OPTIONS = (
-    "device deterministic dtype quantize kv_dtype block_tokens kv_budget state_share host_kv_budget max_batch_tokens threads "
-    "prefix_cache share_reads cache_weights scheduler aging_seconds decode_weight max_wait_seconds max_waiting max_decode_gap_ms on_pressure preemption"
+    "device deterministic dtype quantize kv_dtype block_tokens kv_budget state_share host_kv_budget "
+    "max_batch_tokens threads prefix_cache share_reads cache_weights scheduler aging_seconds decode_weight "
+    "max_wait_seconds max_waiting max_decode_gap_ms on_pressure preemption"
 ).split()
 
 # Names of options for opening a model.
