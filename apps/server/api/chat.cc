@@ -25,7 +25,6 @@
 #include "api/json.h"
 #include "api/messages.h"
 #include "api/openai.h"
-#include "api/render.h"
 #include "api/router.h"
 #include "api/sampling.h"
 #include "api/tools.h"

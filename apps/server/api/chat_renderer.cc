@@ -58,7 +58,7 @@ class ChatRenderer final : public OpenAIRenderer {
     append_split(out, index, split);
   }
   void append_choice(std::string& out, std::size_t /*index*/, const Delta& delta) override {
-    const AnswerParts& parts = *delta.answer;
+    const AnswerParts parts = delta.answer.value_or(AnswerParts());
     out += ",\"delta\":{";
     if (!parts.thinking.empty()) {
       out += "\"reasoning_content\":";
@@ -160,7 +160,7 @@ class ChatRenderer final : public OpenAIRenderer {
 
   // Appends a chunk for text and ids, and two for each call.
   void append_split(std::string& out, std::size_t index, const Delta& split) {
-    const AnswerParts& parts = *split.answer;
+    const AnswerParts parts = split.answer.value_or(AnswerParts());
     if (!parts.thinking.empty() || !parts.content.empty() ||
         (shows_ids() && !split.token_ids.empty())) {
       open_chunk(out, index);

@@ -5,7 +5,6 @@
 
 #include "api/errors.h"
 #include "api/fields.h"
-#include "api/json.h"
 
 namespace quire::server {
 namespace {

@@ -13,6 +13,7 @@
 
 #include "api/call.h"
 #include "api/chat.h"
+#include "api/chat_renderer.h"
 #include "api/errors.h"
 #include "api/generation.h"
 #include "api/json.h"
@@ -26,6 +27,7 @@
 #include "quire/chunks.h"
 #include "quire/interrupt.h"
 #include "quire/result.h"
+#include "quire/types.h"
 
 namespace quire::server {
 namespace {
