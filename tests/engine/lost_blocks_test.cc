@@ -491,10 +491,17 @@ TEST_F(LostParts, OfOtherKernelsMakeTheSequenceBeComputedAgain) {
   save(alternating, 90);
   rewrite([](auto&, boost::json::object& metadata, auto&) { metadata["kernels"] = "others"; });
   LLM llm = open(alternating);
-  Sequence loaded = llm.load_sequence(file()).value();
-  EXPECT_EQ(loaded.grade(), ReuseGrade::kExact);
-  EXPECT_EQ(loaded.logits().value(), cold(prompt(90)));
-  EXPECT_GE(stat(llm, "tokens_computed"), 89);
+  for (const bool wait : {false, true}) {
+    Sequence loaded = llm.load_sequence(file(), {.wait = wait}).value();
+    EXPECT_GE(stat(llm, "tokens_computed"), 89);
+    EXPECT_EQ(loaded.grade(), ReuseGrade::kExact);
+    const std::string again = folder_ / "again.qkv";
+    ASSERT_TRUE(loaded.save(again).ok());
+    EXPECT_EQ(loaded.logits().value(), cold(prompt(90)));
+    EXPECT_EQ(open(alternating).load_sequence(again)->logits().value(), cold(prompt(90)));
+  }
+  flip_bit(file(), std::filesystem::file_size(file()) - 1);
+  EXPECT_EQ(llm.load_sequence(file()).error().code, ErrorCode::kCorrupt);
 }
 
 TEST_F(LostParts, LeaveNoDamageUnseen) {

@@ -188,8 +188,12 @@ Status SavedSequences::check_parts(Restored& restored, const SavedState& rest) c
   if (ledger().config().window_group.tokens > 0 && rest.grade == ReuseGrade::kExact) {
     return {};
   }
-  const std::int32_t blocks = restored.num_kv / pool().geometry().block_tokens;
+  const std::int32_t block_tokens = ledger().config().block_tokens;
+  const bool ends_full =
+      ledger().config().open_format().has_value();  // the rest is a run of its own
+  const std::int32_t blocks = (restored.num_kv + (ends_full ? 0 : block_tokens - 1)) / block_tokens;
   restored.there = {.to = std::vector<BlockId>(static_cast<std::size_t>(blocks))};  // to verify
+  restored.computes = true;
   restored.num_kv = 0;
   restored.lost_parts = 0;
   restored.grade = ReuseGrade::kExact;

@@ -303,13 +303,16 @@ Result<StateRef> SavedSequences::restore(std::span<const kv_store::SavedRun> run
   QUIRE_TRY(Restored restored, prepare(runs, std::move(rest), engine_.salt_of(options.salt)));
   restored.last_state = std::move(last_state);
   // A window gives up blocks while they are still being filled, and a step reads the whole state.
-  const bool waits =
-      options.wait || pool().geometry().forget_after_tokens() != 0 || ledger().points().exist();
+  const bool waits = options.wait || pool().geometry().forget_after_tokens() != 0 ||
+                     ledger().points().exist() || restored.computes;
   task.front() = [this, sequence = restored.sequence] { ledger().sequences().close(sequence); };
   try {
     auto state = waits ? restore_now(restored, open) : restore_in_background(restored, open);
     if (!state.ok() && !restored.loading) {
       engine_.thread().post(std::move(task));
+    }
+    if (state.ok() && restored.computes) {
+      return sequences_.compute_again(*state, kv::BehindWindow::kFrees, {});
     }
     if (state.ok()) {
       QUIRE_TRY_STATUS(restore_points(*state, states));

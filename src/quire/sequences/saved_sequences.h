@@ -121,7 +121,8 @@ class SavedSequences {
     // Blocks of the own run that are verified and not read: `to` has that KV already, or none will.
     kv_store::BlockRange there;
     std::vector<std::byte> last_state;  // state behind all KV, of a model that has some
-    bool loading = false;  // true: read in the background, which closes the sequence when it ends
+    bool computes = false;  // true: the own run is computed again, and read for its checksums alone
+    bool loading = false;   // true: read in the background, which closes the sequence when it ends
   };
   [[nodiscard]] Result<Restored> prepare(std::span<const kv_store::SavedRun> runs, SavedState rest,
                                          const std::string& salt);

@@ -320,12 +320,14 @@ Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interr
 Result<StateRef> SequenceService::whole(const StateRef& state, const Interrupt& interrupted) {
   QUIRE_TRY(const StateRef there,
             engine_.thread().ask<StateRef>([&] { return Result(drafts_.whole(state)); }));
-  if (there != nullptr) {
-    return there;
-  }
+  return there != nullptr ? Result<StateRef>(there)
+                          : compute_again(state, kv::BehindWindow::kKeeps, interrupted);
+}
+
+Result<StateRef> SequenceService::compute_again(const StateRef& state, kv::BehindWindow past,
+                                                const Interrupt& interrupted) {
   const auto make = [&] {
-    SequenceDraft draft =
-        drafts_.plain(state->tokens, {.salt = state->salt}, kv::BehindWindow::kKeeps);
+    SequenceDraft draft = drafts_.plain(state->tokens, {.salt = state->salt}, past);
     draft.sampled = state->sampled;
     draft.grade = state->grade;
     return draft;

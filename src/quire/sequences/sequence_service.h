@@ -125,6 +125,10 @@ class SequenceService {
   // Returns a state of the same tokens that keeps KV of all layers for all of them. Computes what a
   // window of some layers has freed, with the same bits.
   [[nodiscard]] Result<StateRef> whole(const StateRef& state, const Interrupt& interrupted);
+  // Returns a state of the same tokens whose KV the prefix cache has or is computed, all but that
+  // of the last. `past`: what it does with KV behind a window of some layers.
+  [[nodiscard]] Result<StateRef> compute_again(const StateRef& state, kv::BehindWindow past,
+                                               const Interrupt& interrupted);
   // Takes over a sequence of the ledger whose last token alone has no KV. Engine thread.
   [[nodiscard]] StateRef adopt(SeqId sequence, std::int32_t sampled, ReuseGrade grade,
                                const std::string& salt) {
