@@ -139,12 +139,14 @@ Result<std::string> doctor_json() {
   return to_json(machine);
 }
 
-Result<std::string> inspect_json(const std::string& model) {
+Result<std::string> inspect_json(const std::string& model) try {
   if (is_saved_file(model)) {
     return saved_file_json(model);
   }
   QUIRE_TRY(const ModelInfo info, inspect(model));
   return to_json(info);
+} catch (const std::bad_alloc&) {
+  return base::no_memory("looking at the model");
 }
 
 }  // namespace quire
