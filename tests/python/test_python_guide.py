@@ -10,7 +10,7 @@ def test_the_blocks_of_the_guide_run_in_order(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     names = {}
     blocks = python_blocks(ROOT / "docs" / "python.md", [])
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     for block in blocks:
         exec(block, names)
     printed = capsys.readouterr().out

@@ -19,6 +19,7 @@
 #include "api/admission.h"
 #include "api/call.h"
 #include "api/errors.h"
+#include "api/extension.h"
 #include "api/fields.h"
 #include "api/generation.h"
 #include "api/llm_engine.h"

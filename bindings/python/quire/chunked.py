@@ -87,7 +87,7 @@ class ChunkedLLM(Registered, LLM):
         block_tokens: int = 32,
         kv_budget: str | int = "1GiB",
         state_share: float = 0.25,
-        host_kv_budget: str | int = 0,
+        host_kv_budget: int | str | None = 0,
         max_batch_tokens: int = 2048,
         threads: int | None = None,
         seed: int = 0,

@@ -193,7 +193,7 @@ class Site:
             "content": "x", "chunk_type": "context", "chunks": [("x", "context")], "requests": [], "item": item, "text": "x",
             "ids": [item], "llm": self.llm, "path": folder / "saved", "entry": system, "seconds": 60, "token_id": 5,
             "token": "a", "sequences": {"a": self.sequence}, "name": "first", "keep": 3, "num_tokens": 2, "start": 0, "stop": 0,
-            "at": 0, "other": self.sequence, "contexts": ["x", "y"], "queries": ["x"],
+            "at": 0, "other": self.sequence, "contexts": ["x", "y"], "queries": ["x"], "text_or_ids": [5, 6],
         }  # fmt: skip
         self.right_of = {
             "LLM.pause_session": {"session": "s"}, "LLM.close_session": {"session": "s"}, "LLM.set_retention": {"session": "s"},

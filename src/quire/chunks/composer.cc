@@ -297,20 +297,25 @@ Result<bool> Composer::start_missing(const Compositions& compositions,
       const std::string& salt = part.chunk->salt;
       if (part.key.before == kv::kBosVariant && !prefills_.has_bos(salt)) {
         want_bos.insert(salt);
-      } else if (auto meanwhile = prefills_.join(name)) {
-        attempt.pending.push_back(*std::move(meanwhile));
-      } else if (std::ranges::find(variants, name) == variants.end()) {
-        QUIRE_TRY(const bool waits, waits_for_anchor(part));
-        if (waits) {
-          continue;
-        }
-        QUIRE_TRY_STATUS(check_computable(core_, *part.chunk, part.key));
-        variants.push_back(name);
-        if (kv::is_chained(part.key)) {
-          chains[name] = {.before = composition.chain_before(part), .position = part.position};
-        }
-        core_.add_blocks(*part.chunk, needed);
+        continue;
       }
+      if (auto meanwhile = prefills_.join(name)) {
+        attempt.pending.push_back(*std::move(meanwhile));
+        continue;
+      }
+      if (std::ranges::find(variants, name) != variants.end()) {
+        continue;
+      }
+      QUIRE_TRY(const bool waits, waits_for_anchor(part));
+      if (waits) {
+        continue;
+      }
+      QUIRE_TRY_STATUS(check_computable(core_, *part.chunk, part.key));
+      variants.push_back(name);
+      if (kv::is_chained(part.key)) {
+        chains[name] = {.before = composition.chain_before(part), .position = part.position};
+      }
+      core_.add_blocks(*part.chunk, needed);
     }
   }
   std::map<std::string, std::vector<kv::VariantName>> by_salt;

@@ -19,6 +19,7 @@
 #include "quire/kv_store/saved_states.h"
 #include "quire/kv_store/store_entry.h"
 #include "quire/result.h"
+#include "quire/tensor/kv_geometry.h"
 #include "quire/tensor/state_view.h"
 
 namespace quire {

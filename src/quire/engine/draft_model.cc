@@ -301,7 +301,7 @@ void DraftModel::propose(std::span<const drafts::DraftQuery> queries) {
   for (const drafts::DraftQuery& query : queries) {
     const std::optional<SeqId> sequence = follow(query);
     const Prompt prompt = sequence ? compute_most(*sequence) : Prompt::kNoRoom;
-    if (prompt == Prompt::kComputed) {
+    if (sequence && prompt == Prompt::kComputed) {
       asked_.push_back({.query = &query,
                         .tree = drafts::GuessTree(
                             {.levels = query.most, .tokens = query.most_in_tree, .width = width_}),

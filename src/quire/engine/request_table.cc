@@ -2,10 +2,10 @@
 
 #include <cstdint>
 #include <future>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,7 +20,6 @@
 #include "quire/engine/prompt_parts.h"
 #include "quire/engine/queue_limit.h"
 #include "quire/engine/scheduled_request.h"
-#include "quire/kv/types.h"
 #include "quire/options.h"
 #include "quire/output.h"
 #include "quire/result.h"

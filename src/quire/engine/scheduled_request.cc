@@ -8,6 +8,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/states.h"
 #include "quire/kv/types.h"
 #include "quire/sched/types.h"
 #include "quire/types.h"

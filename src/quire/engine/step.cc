@@ -72,12 +72,12 @@ void settle_run(Step& step, const sched::ScheduledRun& run, std::size_t index) {
   }
   sched::ScheduledRun known = run;  // the rows whose tokens turned out to be certain
   known.count -= run.assumed;
-  if (const Status stored = check_stored(step, known, index); !stored.ok()) {
-    fail_request(step, run.request, stored.error());
-    return;
+  Status stored = check_state(step, known);  // first: a bad state makes KV bad behind it
+  if (stored.ok()) {
+    stored = check_stored(step, known, index);
   }
-  if (const Status finite = check_state(step, known); !finite.ok()) {
-    fail_request(step, run.request, finite.error());
+  if (!stored.ok()) {
+    fail_request(step, run.request, stored.error());
     return;
   }
   tell_stored(step, known, index);

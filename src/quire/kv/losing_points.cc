@@ -55,7 +55,7 @@ void LosingPoints::state_goes(const States::KnownPoint& point) const {
     if (path.size() == full) {
       (void)keep(point, path);
     }
-  } catch (const std::bad_alloc&) {  // it is computed again
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is computed again
   }
 }
 
@@ -83,7 +83,7 @@ void LosingPoints::block_goes(BlockRef block) const {
         states_->drop_idle(point);
       }
     }
-  } catch (const std::bad_alloc&) {  // it is computed again
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it is computed again
   }
 }
 

@@ -147,7 +147,7 @@ bool HostPoints::keep(std::span<const TokenId> tokens, std::string_view salt,
     Fresh fresh;
     kept = make_room(needed) && read(tokens, depth, source, fresh) &&
            link(at, tokens.subspan(depth * step), fresh);
-  } catch (const std::bad_alloc&) {  // the caller's memory is short: nothing is kept
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): nothing is kept
   }
   if (at != nullptr) {
     --at->pins;
@@ -308,6 +308,7 @@ Status HostPoints::check() const {
     }
   }
   std::vector<const Node*> pending;
+  pending.reserve(roots_.size());
   std::size_t linked = 0;
   for (const auto& [salt, root] : roots_) {
     pending.push_back(root.get());

@@ -47,7 +47,7 @@ class HostPoints {
       : sizes_(sizes), allocate_(std::move(allocate)) {}
   HostPoints(const HostPoints&) = delete;
   HostPoints& operator=(const HostPoints&) = delete;
-  ~HostPoints() { clear(); }
+  ~HostPoints() { clear(); }  // NOLINT(bugprone-exception-escape): nothing of it throws
 
   [[nodiscard]] std::int64_t num_points() const { return std::ssize(points_); }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }

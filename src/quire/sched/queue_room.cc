@@ -4,13 +4,12 @@
 #include <cstdint>
 #include <iterator>
 
-#include "quire/base/ids.h"
 #include "quire/kv/ledger.h"
-#include "quire/kv/sequences.h"
 #include "quire/sched/planner.h"
 #include "quire/sched/ranking.h"
 #include "quire/sched/state.h"
 #include "quire/sched/types.h"
+#include "quire/types.h"
 
 namespace quire::sched {
 namespace {

@@ -23,7 +23,6 @@
 #include "quire/sched/planner.h"
 #include "quire/sched/policy.h"
 #include "quire/sched/queue_room.h"
-#include "quire/sched/ranking.h"
 #include "quire/sched/room_left.h"
 #include "quire/sched/state.h"
 #include "quire/sched/step_pace.h"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "quire/base/ids.h"
-#include "quire/base/str.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
