@@ -321,8 +321,8 @@ def test_a_sequence_goes_first_by_its_priority():
 
 
 def test_a_deadline_bounds_the_registration_of_chunks():
-    with quire.ChunkedLLM(MODEL, threads=1, max_batch_tokens=4) as llm:
-        whole = {"system_prompt": some_ids(60), "context": [some_ids(400, seed) for seed in range(12)], "query": some_ids(9)}
+    with quire.ChunkedLLM(MODEL, threads=1, max_batch_tokens=1) as llm:
+        whole = {"system_prompt": some_ids(60), "context": [some_ids(400, seed) for seed in range(4)], "query": some_ids(9)}
         with pytest.raises(quire.CancelledError, match=r"deadline of 0\.02 s has passed"):
             llm.generate(**whole, max_tokens=5, deadline_seconds=0.02)
         assert llm.list_chunks() == []
