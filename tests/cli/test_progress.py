@@ -39,7 +39,7 @@ def seconds_of(arguments):
     return time.monotonic() - start
 
 
-def run_slowly(arguments, on_terminal, like=None, steps=STEPS, columns=80, term="xterm"):
+def run_slowly(arguments, on_terminal, like=None, steps=STEPS, still=STILL, columns=80, term="xterm"):
     """Returns (stdout, stderr) of a program that stands still most of the time. stderr is a terminal, or a pipe.
 
     like: a command that takes as long, where this one may not be done twice
@@ -57,7 +57,7 @@ def run_slowly(arguments, on_terminal, like=None, steps=STEPS, columns=80, term=
         while child.poll() is None:
             time.sleep(moment)
             child.send_signal(signal.SIGSTOP)
-            time.sleep(STILL)
+            time.sleep(still)
             child.send_signal(signal.SIGCONT)
             if select.select([ours], [], [], 0)[0]:
                 with contextlib.suppress(OSError):  # nobody has the other end of the terminal
@@ -110,10 +110,12 @@ class ProgressTest(unittest.TestCase):
         """Returns (stdout, the numbers of a line that counts up) of a slow program. `command_of` gives the command of a try,
         and `like` one that takes as long.
 
-        On a busy machine a moment may be as long as the whole wait: then the next try has shorter ones.
+        On a busy machine a moment may be as long as the whole wait: then the next try has shorter ones. On a fast one the
+        program may need few moments, however short they are: then the next try stands still for longer.
         """
         for attempt in range(5):
-            out, screen = run_slowly(command_of(attempt), on_terminal=True, like=like and like(attempt), steps=steps << attempt)
+            out, screen = run_slowly(command_of(attempt), on_terminal=True, like=like and like(attempt), steps=steps << attempt,
+                                     still=STILL * (1 << attempt))
             if len(set(filter(re.compile(pattern).fullmatch, lines_of(screen)))) >= wanted:
                 break
         self.assertNotEqual(screen, "", "nothing was said")
