@@ -113,9 +113,9 @@ class ProgressTest(unittest.TestCase):
         On a busy machine a moment may be as long as the whole wait: then the next try has shorter ones. On a fast one the
         program may need few moments, however short they are: then the next try stands still for longer.
         """
-        for attempt in range(5):
+        for attempt in range(8):
             out, screen = run_slowly(command_of(attempt), on_terminal=True, like=like and like(attempt), steps=steps << attempt,
-                                     still=STILL * (1 << attempt))
+                                     still=STILL * (1 << min(attempt, 4)))
             if len(set(filter(re.compile(pattern).fullmatch, lines_of(screen)))) >= wanted:
                 break
         self.assertNotEqual(screen, "", "nothing was said")
@@ -140,7 +140,7 @@ class ProgressTest(unittest.TestCase):
 
     def slowly_on(self, wanted, **terminal):
         """Returns the screen of a prompt of many tokens; tries more than once, for a busy machine."""
-        for attempt in range(5):
+        for attempt in range(8):
             _, screen = run_slowly(self.ask(self.ids), on_terminal=True, steps=STEPS << attempt, **terminal)
             if len(re.findall(wanted, screen)) > 1:
                 return screen
