@@ -1,7 +1,6 @@
 // KV files of runs whose first blocks a window has freed. The oracle is the pool that has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -54,23 +53,10 @@ class KVFileLost : public ::testing::Test {
     return write_kv_file(path_, content, from_, blocks, {.sync = false, .compress = compress});
   }
 
-  // A file whose header says anything, under checksums that are right.
   [[nodiscard]] static Result<KVFile> open_lie(const std::function<void(std::span<std::byte>)>& lie,
                                                std::uint32_t version = kKVFileVersionWithLost) {
-    KVFileHeader header = make_header(content_of({run_without(2, 13)}), Codec::kRaw);
-    header.head_blocks[0].offset = place_payload(header).offsets[0];
-    const auto file_bytes = static_cast<std::size_t>(place_payload(header).file_bytes);
-    std::vector<std::byte> bytes = encode_header(header);
-    lie(bytes);
-    std::vector<std::byte> all = encode_preamble({.version = version,
-                                                  .header_bytes = bytes.size(),
-                                                  .file_bytes = file_bytes,
-                                                  .header_checksum = checksum(bytes)});
-    all.insert(all.end(), bytes.begin(), bytes.end());
-    all.resize(file_bytes);
-    Descriptor file(::memfd_create("lie", MFD_CLOEXEC));
-    EXPECT_TRUE(write_at(file, all, 0, "memory").ok());
-    return KVFile::open(std::move(file), "lie.qkv");
+    return kv_store::open_lie(make_header(content_of({run_without(2, 13)}), Codec::kRaw), version,
+                              lie);
   }
 
   // Sets the lost blocks of the one run: behind fingerprint, hash, 8 numbers, 2 windows and what

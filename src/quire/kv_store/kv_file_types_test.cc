@@ -1,7 +1,6 @@
 // KV files of runs in several formats. The oracle is the pool that has them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -131,24 +130,14 @@ TEST_F(KVFileTypes, WhatThePoolHasNotAndARepeatedTypeAreNotWritten) {
               HasSubstr("run 0 repeats the type of the file's KV"));
 }
 
-// A header says anything, under checksums that are right.
 TEST_F(KVFileTypes, ALieAboutATypeIsDamage) {
-  KVFileHeader header = make_header(content_of_types({run_in(kCodes, 4)}), Codec::kRaw);
-  header.head_blocks[0].offset = place_payload(header).offsets[0];
-  const auto open_with = [&](std::uint32_t type) {
-    std::vector<std::byte> bytes = encode_header(header);
-    // Behind fingerprint, hash, 8 numbers, 2 windows, and what versions 1 and 2 say of the run.
-    std::memcpy(&bytes[32 + 64 + 8 * 4 + 2 * 4 + 16 + 4], &type, sizeof(type));
-    const auto file_bytes = static_cast<std::size_t>(place_payload(header).file_bytes);
-    std::vector<std::byte> all = encode_preamble({.version = kKVFileVersionWithTypes,
-                                                  .header_bytes = bytes.size(),
-                                                  .file_bytes = file_bytes,
-                                                  .header_checksum = checksum(bytes)});
-    all.insert(all.end(), bytes.begin(), bytes.end());
-    all.resize(file_bytes);
-    Descriptor file(::memfd_create("lie", MFD_CLOEXEC));
-    EXPECT_TRUE(write_at(file, all, 0, "memory").ok());
-    return KVFile::open(std::move(file), "lie.qkv");
+  const auto open_with = [](std::uint32_t type) {
+    return open_lie(make_header(content_of_types({run_in(kCodes, 4)}), Codec::kRaw),
+                    kKVFileVersionWithTypes, [&](std::span<std::byte> header) {
+                      // Behind fingerprint, hash, 8 numbers, 2 windows, and what versions 1 and 2
+                      // say of the run.
+                      std::memcpy(&header[32 + 64 + 8 * 4 + 2 * 4 + 16 + 4], &type, sizeof(type));
+                    });
   };
   ASSERT_TRUE(open_with(5).ok()) << "int8 computed in bfloat16";
   EXPECT_THAT(open_with(0).error().message, HasSubstr("no run has a type of its own"));

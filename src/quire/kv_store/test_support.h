@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -9,19 +10,24 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quire/base/ids.h"
 #include "quire/base/sha256.h"
 #include "quire/base/temporary_folder.h"
+#include "quire/kv_store/file_io.h"
 #include "quire/kv_store/kv_file.h"
+#include "quire/kv_store/kv_file_format.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
@@ -152,6 +158,25 @@ inline Status read_run(const KVFile& file, int run, const std::vector<BlockId>& 
     QUIRE_TRY_STATUS(file.read_layer(run, layer, 0, to, pool));
   }
   return {};
+}
+
+// Opens a file of one run whose header says anything, under checksums that are right. `lie` changes
+// the bytes of the header.
+inline Result<KVFile> open_lie(KVFileHeader header, std::uint32_t version,
+                               const std::function<void(std::span<std::byte>)>& lie) {
+  header.head_blocks[0].offset = place_payload(header).offsets[0];
+  const auto file_bytes = static_cast<std::size_t>(place_payload(header).file_bytes);
+  std::vector<std::byte> bytes = encode_header(header);
+  lie(bytes);
+  std::vector<std::byte> all = encode_preamble({.version = version,
+                                                .header_bytes = bytes.size(),
+                                                .file_bytes = file_bytes,
+                                                .header_checksum = checksum(bytes)});
+  all.insert(all.end(), bytes.begin(), bytes.end());
+  all.resize(file_bytes);
+  Descriptor file(::memfd_create("lie", MFD_CLOEXEC));
+  EXPECT_TRUE(write_at(file, all, 0, "memory").ok());
+  return KVFile::open(std::move(file), "lie.qkv");
 }
 
 }  // namespace quire::kv_store
