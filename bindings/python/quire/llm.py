@@ -566,11 +566,6 @@ class LLM(Operated, metaclass=habits.Named):
         """The model's tokenizer, with its chat template."""
         return Tokenizer(self._handle.tokenizer())
 
-    def remarks(self) -> list[str]:
-        """Tells which requested things opening did not do, and why: packed weights that could not be kept, a store that
-        is only read."""
-        return self._handle.remarks()
-
     def stats(self) -> dict[str, Any]:
         """Returns counters after the last finished step; times are in seconds. `groups` has the layers by what they hold of
         tokens, as inspect() has them. Sizes are those of the pool's format, with what is in use."""
@@ -579,14 +574,6 @@ class LLM(Operated, metaclass=habits.Named):
             self._groups = inspect(self.model)["groups"]
         counters["groups"] = groups_in_use(self._groups, counters, self._block_tokens)
         return counters
-
-    def metrics_text(self) -> str:
-        """Writes the counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4. For the operator."""
-        return self._handle.metrics_text()
-
-    def clear_prefix_cache(self) -> int:
-        """Forgets every cached block that nobody uses; returns how many became free."""
-        return self._handle.clear_prefix_cache()
 
     def abort(self, request_id: int) -> bool:
         """Ends a running request; its blocks are free on return. False when it is not running."""

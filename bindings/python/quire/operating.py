@@ -51,3 +51,16 @@ class Operated:
         """Returns the last `n` decisions of the scheduler, the oldest first; at least 4,096 are kept. Each has `step`,
         `admitted` (request ids), `preempted` (lists of id and reason: "blocks" or "priority"), `rows` and `ms`."""
         return [json.loads(each) for each in _pass("n", n, self._handle.plan_log_json)]
+
+    def remarks(self) -> list[str]:
+        """Tells which requested things opening did not do, and why: packed weights that could not be kept, a store that
+        is only read."""
+        return self._handle.remarks()
+
+    def metrics_text(self) -> str:
+        """Writes the counters, and histograms of waiting and of steps, in Prometheus' text format 0.0.4. For the operator."""
+        return self._handle.metrics_text()
+
+    def clear_prefix_cache(self) -> int:
+        """Forgets every cached block that nobody uses; returns how many became free."""
+        return self._handle.clear_prefix_cache()
