@@ -13,7 +13,7 @@ constexpr LLMField kLLMFields[] = {
     {"deterministic", &LLMOptions::deterministic,
      "on a GPU: faster; the last bits then depend on what is computed together"},
     {"dtype", &LLMOptions::dtype, "compute type: auto, float32, bfloat16, float16 (on a GPU)"},
-    {"quantize", &LLMOptions::quantize, "weights, loading: as they are, q8g32, q4g32, fp8"},
+    {"quantize", &LLMOptions::quantize, "weights: auto (as they are), q8g32, q4g32, fp8"},
     {"kv_dtype", &LLMOptions::kv_dtype,
      "auto (= dtype), float32, bfloat16, float16 (on a GPU), int8, fp8, int4"},
     {"block_tokens", &LLMOptions::block_tokens, "tokens of a KV block, 1..256"},
