@@ -74,6 +74,11 @@ def run_slowly(arguments, on_terminal, like=None, steps=STEPS, still=STILL, colu
         os.close(ours)
 
 
+def still_of(attempt):
+    """Returns the seconds between two moments of a try: twice those of the try before, up to the fifth."""
+    return STILL * (1 << min(attempt, 4))
+
+
 def lines_of(screen):
     """Returns the texts of the terminal's line, one after the other; the last one is left there."""
     return screen.split(CLEAR)[1:]
@@ -115,7 +120,7 @@ class ProgressTest(unittest.TestCase):
         """
         for attempt in range(8):
             out, screen = run_slowly(command_of(attempt), on_terminal=True, like=like and like(attempt), steps=steps << attempt,
-                                     still=STILL * (1 << min(attempt, 4)))
+                                     still=still_of(attempt))
             if len(set(filter(re.compile(pattern).fullmatch, lines_of(screen)))) >= wanted:
                 break
         self.assertNotEqual(screen, "", "nothing was said")
@@ -141,7 +146,8 @@ class ProgressTest(unittest.TestCase):
     def slowly_on(self, wanted, **terminal):
         """Returns the screen of a prompt of many tokens; tries more than once, for a busy machine."""
         for attempt in range(8):
-            _, screen = run_slowly(self.ask(self.ids), on_terminal=True, steps=STEPS << attempt, **terminal)
+            _, screen = run_slowly(self.ask(self.ids), on_terminal=True, steps=STEPS << attempt, still=still_of(attempt),
+                                   **terminal)
             if len(re.findall(wanted, screen)) > 1:
                 return screen
         self.fail(f"no line: {screen!r}")
@@ -196,7 +202,7 @@ class ProgressTest(unittest.TestCase):
         for arguments, like in ((self.ask(self.ids), None), (self.add("slow"), self.add("quick"))):
             with self.subTest(arguments[1]):
                 start = time.monotonic()
-                out, said = run_slowly(arguments, on_terminal=False, like=like)
+                out, said = run_slowly(arguments, on_terminal=False, like=like, still=3 * STILL)
                 self.assertGreater(time.monotonic() - start, 2)
                 self.assertEqual(said, "")
                 self.assertNotEqual(out, "")
