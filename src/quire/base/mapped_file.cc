@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "quire/base/file_time.h"
+#include "quire/base/no_memory.h"
 #include "quire/base/str.h"
 #include "quire/result.h"
 
@@ -104,6 +105,9 @@ Result<MappedFile> MappedFile::map(int descriptor, const std::string& path, Mapp
   const auto size = static_cast<std::size_t>(info.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (data == MAP_FAILED) {  // NOLINT: the macro casts
+    if (errno == ENOMEM) {
+      return no_memory("mapping a file");
+    }
     return io_error(path, "map", errno);
   }
   ::madvise(data, size, use == MappedUse::kOnce ? MADV_SEQUENTIAL : MADV_HUGEPAGE);

@@ -46,7 +46,8 @@ enum class MappedUse : std::uint8_t { kOnce, kAgain };
 // alone.
 class MappedFile {
  public:
-  // Opens and maps a file. Returns kIo as OpenFile::open does, and when it cannot be mapped.
+  // Opens and maps a file. Returns kIo as OpenFile::open does, and when it cannot be mapped,
+  // kOutOfBlocks where there is no memory for the mapping.
   [[nodiscard]] static Result<MappedFile> open(const std::string& path);
   // Maps an open file, which may be closed afterwards. `path` is for messages.
   [[nodiscard]] static Result<MappedFile> map(int descriptor, const std::string& path,

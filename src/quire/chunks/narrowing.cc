@@ -21,8 +21,10 @@
 #include "quire/kv/block_parts.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/chunk_id.h"
+#include "quire/kv/chunk_registry.h"
 #include "quire/kv/chunk_room.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/chunk_usage.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/segment.h"
@@ -161,6 +163,22 @@ Status begin_converted(ChunkCore& core, const kv::Chunk& wide, const kv::NewChun
   return {};
 }
 
+// Keeps a chunk from eviction while it lives, also where memory is refused meanwhile.
+class Held {
+ public:
+  Held(kv::ChunkRegistry& registry, std::string_view id)
+      : registry_(registry), hold_(registry.usage().hold(id)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  Held(Held&&) = delete;
+  Held& operator=(Held&&) = delete;
+  ~Held() { registry_.usage().release(hold_); }
+
+ private:
+  kv::ChunkRegistry& registry_;
+  kv::ChunkHold hold_;
+};
+
 }  // namespace
 
 Status check_computable(const ChunkCore& core, const kv::Chunk& chunk, const kv::VariantKey& key) {
@@ -213,10 +231,8 @@ Result<const kv::Chunk*> narrow(ChunkCore& core, const std::string& id, kv::NewC
     }
     core.registry.remove(chunk.id, kv::Removal::kDeleted);  // its KV was not readable here
   }
-  const kv::Chunk* const wide = core.registry.find(id);
-  const kv::ChunkHold hold = core.registry.usage().hold(id);  // it must not make way
-  const Status begun = begin_converted(core, *wide, chunk);
-  core.registry.usage().release(hold);
+  const Held wide(core.registry, id);  // it must not make way
+  const Status begun = begin_converted(core, *core.registry.find(id), chunk);
   return !begun.ok() ? Result<const kv::Chunk*>(begun.error())
                      : core.registry.get(chunk.id, chunk.salt);
 }

@@ -80,6 +80,7 @@ Status Registration::place_anchor(ChunkDraft& draft) {
     QUIRE_TRY(draft.chunk.anchor, anchor_of(draft));
   }
   const std::vector<std::string_view> ids = anchor_ids(draft.chunk.anchor);
+  draft.anchor.reserve(ids.size());  // a hold that has no place would never be released
   for (std::size_t i = 0; i < ids.size(); ++i) {
     QUIRE_TRY_STATUS(library_.adopt(std::string(ids[i]), salt));
     QUIRE_TRY(const kv::Chunk* chunk, core_.registry.get(ids[i], salt));

@@ -750,7 +750,7 @@ TEST(LedgerStress, MixesOfFormatsEqualACopyEverythingModel) {
     lent_all += stress.most_lent() == config.budget_bytes() ? 1 : 0;
     stress.close_all();
   }
-  EXPECT_GT(reserved, steps / 60);
+  EXPECT_GT(reserved, steps / 80);
   EXPECT_GT(computed, steps / 200);
   EXPECT_GT(refusals, steps / 100);
   EXPECT_GT(moved, steps / 300);

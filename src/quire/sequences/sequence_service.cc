@@ -318,6 +318,11 @@ Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interr
 }
 
 Result<StateRef> SequenceService::whole(const StateRef& state, const Interrupt& interrupted) {
+  if (state->owed_tokens > 0) {
+    const auto all = std::ssize(state->tokens);
+    QUIRE_TRY(const StateRef paid, compute([&] { return drafts_.cut(state, all); }, interrupted));
+    return whole(paid, interrupted);
+  }
   QUIRE_TRY(const StateRef there,
             engine_.thread().ask<StateRef>([&] { return Result(drafts_.whole(state)); }));
   return there != nullptr ? Result<StateRef>(there)
