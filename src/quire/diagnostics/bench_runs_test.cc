@@ -83,6 +83,23 @@ TEST(BenchRuns, TheFloorOfRestoreOnADeviceIsItsLinkToTheHost) {
   EXPECT_LT(seconds, kv_bytes + (64 << 10));  // and the header
 }
 
+// KV of such a model does not stand apart from its states, so that a plain sequence is saved.
+TEST(BenchRuns, AModelWithStatesHasAllMetricsBehindADepth) {
+  const auto runtime =
+      runtime::Runtime::start(QUIRE_SOURCE_DIR "/tests/golden/model/qwen3_5", {}).value();
+  const auto records = measure(*runtime,
+                               {.prompt = {8}, .depth = {32}, .generate = 2, .batch = {1}},
+                               [](const std::string&) {});
+  ASSERT_TRUE(records.ok()) << records.error().message;
+  std::vector<std::string> metrics;
+  for (const BenchRecord& record : *records) {
+    metrics.push_back(record.metric);
+    EXPECT_GT(record.seconds, 0) << record.metric;
+  }
+  EXPECT_EQ(metrics, (std::vector<std::string>{"prefill", "ttft", "decode", "restore", "fork",
+                                               "compose", "batched_decode"}));
+}
+
 // The oracle is the device's own figures: fp8 weights multiply as e4m3 where it can.
 TEST(BenchRuns, ProductsOf8BitFloatsHaveACeilingOfTheirOwnOnADevice) {
   device::ThreadPool pool(1);

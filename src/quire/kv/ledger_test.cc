@@ -516,5 +516,23 @@ TEST(LedgerDeathTest, BrokenPreconditionsAbort) {
       "a window");
 }
 
+// A block stands behind one parent in the index. Here a fork has another block before it.
+TEST(Ledger, BlocksOfForksAreNotPublishedBehindATwinOfTheBlockBeforeThem) {
+  Ledger ledger({.num_blocks = 20, .block_tokens = 4});
+  const SeqId loaded = ledger.sequences().open(tokens_of(12), true);
+  ASSERT_TRUE(ledger.sequences().extend(loaded, 12).ok());
+  ledger.restored_kv().advance_unpublished(loaded, 12);
+  const SeqId fork = ledger.sequences().fork(loaded);
+  const SeqId twin = computed(ledger, tokens_of(4));
+  ledger.restored_kv().publish(loaded);
+  expect_consistent(ledger);
+  EXPECT_EQ(block_ids(ledger, loaded)[0], block_ids(ledger, twin)[0]);
+  EXPECT_EQ(ledger.cache().match(tokens_of(13)), 4);
+  ledger.sequences().close(fork);
+  ledger.restored_kv().publish(loaded);
+  expect_consistent(ledger);
+  EXPECT_EQ(ledger.cache().match(tokens_of(13)), 12) << "nobody else has its blocks now";
+}
+
 }  // namespace
 }  // namespace quire::kv

@@ -172,7 +172,7 @@ Result<Segment> Sequence::seal(std::shared_ptr<const BlockTable> maps, bool whol
   if (shared_->config().num_states > 0 && maps == nullptr) {
     return {ErrorCode::kIncompatible,
             "KV of a model whose layers carry a state cannot be used apart from the state behind "
-            "it; use mode exact"};
+            "it"};
   }
   if (open_.blocks.num_given_up() > 0) {
     return {ErrorCode::kInvalidArgument,
@@ -417,25 +417,32 @@ bool Sequence::set_behind_window(BehindWindow past) {
 // time. The second then takes the first one's block and frees its own. Both hold the KV of the same
 // tokens after the same tokens. That KV is equal to the bit, because every row of a forward pass is
 // computed alike whatever the batch (attention/run.h). A sequence that was opened without reuse
-// keeps its own block. Then later blocks are not published, as their parent is not known.
+// keeps its own block. Then later blocks are not published, as their parent is not known. Neither is
+// a block that a fork has behind the one that is freed here: a block stands behind one parent.
 void Sequence::publish_from(std::int32_t block) {
   if (!shared_->config().prefix_cache || !is_plain()) {
     return;
   }
-  const std::int32_t block_tokens = shared_->config().block_tokens;
-  for (; (block + 1) * block_tokens <= open_.num_tokens; ++block) {
+  const auto block_tokens = static_cast<std::size_t>(shared_->config().block_tokens);
+  bool has_adopted = false;
+  for (; (block + 1) * shared_->config().block_tokens <= open_.num_tokens; ++block) {
     const BlockRef parent = block == 0 ? shared_->root(use_.salt) : open_.blocks.ref(block - 1);
     if (!shared_->index().contains(parent)) {
       return;
     }
     const BlockRef own = open_.blocks.ref(block);
-    const BlockRef known = shared_->publish(
-        parent, own,
-        tokens().subspan(static_cast<std::size_t>(block) * static_cast<std::size_t>(block_tokens),
-                         static_cast<std::size_t>(block_tokens)),
-        use_.session);
-    if (known != own && use_.adopts && !adopt_known(block, known)) {
+    const auto stored =
+        tokens().subspan(static_cast<std::size_t>(block) * block_tokens, block_tokens);
+    const bool has_forks = shared_->pool().references(own.id) > 1;
+    if (has_adopted && has_forks && !shared_->index().find(parent, stored)) {
       return;
+    }
+    const BlockRef known = shared_->publish(parent, own, stored, use_.session);
+    if (known != own && use_.adopts) {
+      if (!adopt_known(block, known)) {
+        return;
+      }
+      has_adopted = true;
     }
   }
 }
