@@ -109,44 +109,43 @@ class Bench {
                                          .channels = kChannels,
                                          .has_silu = true,
                                          .out = x_.data()};
-    return {
-        [=, this] { must(kernels::cuda::convolve(conv, stream())); },
-        [=, this] { must(kernels::cuda::keep_tails(conv, stream())); },
-        [=, this] {
-          must(kernels::cuda::make_unit_heads({.x = x_.data(),
-                                               .stride = kChannels,
-                                               .rows = rows,
-                                               .heads = 2 * kKeyHeads,
-                                               .head_dim = kDim,
-                                               .factor = 1},
-                                              stream()));
-        },
-        [=, this] {
-          must(kernels::cuda::make_state_gates({.raw = raw_.data(),
-                                                .stride = 2 * kHeads,
-                                                .decay = per_head_.data(),
-                                                .shift = per_head_.data(),
-                                                .rows = rows,
-                                                .heads = kHeads,
-                                                .gates = gates_.data()},
-                                               stream()));
-        },
-        [=, this] {
-          must(kernels::cuda::update_states({.states = states,
-                                             .x = x_.data(),
-                                             .channels = kChannels,
-                                             .query = 0,
-                                             .key = kKeys,
-                                             .value = 2 * kKeys,
-                                             .heads = kHeads,
-                                             .key_heads = kKeyHeads,
-                                             .key_dim = kDim,
-                                             .value_dim = kDim,
-                                             .matrix = kTail,
-                                             .gates = gates_.data(),
-                                             .out = out_.data()},
-                                            stream()));
-        }};
+    return {[=, this] { must(kernels::cuda::convolve(conv, stream())); },
+            [=, this] { must(kernels::cuda::keep_tails(conv, stream())); },
+            [=, this] {
+              must(kernels::cuda::make_unit_heads({.x = x_.data(),
+                                                   .stride = kChannels,
+                                                   .rows = rows,
+                                                   .heads = 2 * kKeyHeads,
+                                                   .head_dim = kDim,
+                                                   .factor = 1},
+                                                  stream()));
+            },
+            [=, this] {
+              must(kernels::cuda::make_state_gates({.raw = raw_.data(),
+                                                    .stride = 2 * kHeads,
+                                                    .decay = per_head_.data(),
+                                                    .shift = per_head_.data(),
+                                                    .rows = rows,
+                                                    .heads = kHeads,
+                                                    .gates = gates_.data()},
+                                                   stream()));
+            },
+            [=, this] {
+              must(kernels::cuda::update_states({.states = states,
+                                                 .x = x_.data(),
+                                                 .channels = kChannels,
+                                                 .query = 0,
+                                                 .key = kKeys,
+                                                 .value = 2 * kKeys,
+                                                 .heads = kHeads,
+                                                 .key_heads = kKeyHeads,
+                                                 .key_dim = kDim,
+                                                 .value_dim = kDim,
+                                                 .matrix = kTail,
+                                                 .gates = gates_.data(),
+                                                 .out = out_.data()},
+                                                stream()));
+            }};
   }
 
   const std::unique_ptr<device::Accelerator> accelerator_;

@@ -1,7 +1,7 @@
 // Updates of states on the device: convolutions of the last rows, the gated delta rule and state
-// spaces. All in fp32, strictly in order of the rows. Sums over the keys of a matrix are in the order
-// of state_parts.h, others in that of kernels/state_ops.h. So a state depends on the rows before it
-// alone, however they are cut into steps.
+// spaces. All in fp32, strictly in order of the rows. Sums over the keys of a matrix are in the
+// order of state_parts.h, others in that of kernels/state_ops.h. So a state depends on the rows
+// before it alone, however they are cut into steps.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -97,8 +97,8 @@ __device__ void bring_rows(const StateUpdateParams& params, const StateRows& run
                                params.value + head * params.value_dim + first_column,
                                min(params.value_dim - first_column, kColumns), lane);
   pieces.skip(std::int64_t{run.first_row} * params.channels);
-  const float* gate = params.gates +
-                      (std::int64_t{run.first_row + lane / 2} * 2 + lane % 2) * params.heads + head;
+  const float* gate =
+      params.gates + (std::int64_t{run.first_row + lane / 2} * 2 + lane % 2) * params.heads + head;
   static_assert(kStagedRows * 2 == kWarpThreads);
   const int end = run.first_row + run.num_rows;
   const auto bring = [&](Stage<kMost>& stage, int rows) {
@@ -268,7 +268,7 @@ struct Columns {
     row.value = stage.rows[i].values[in_block + owned()];
   }
 
-  // What a row leaves to be added and written while the next one is computed.
+  // Sums of a row that are added and written while the next one is computed.
   struct Output {
     float sums[kLaneColumns] = {};  // of the lane's keys
     float value = 0;
@@ -300,8 +300,8 @@ struct Columns {
     const float sum = add_parts(reads, last.sums);
     read_row(stage, i, next);
     write(last, sum);
-    const float mine_changes = kScan ? __fmul_rn(row.value, row.beta)
-                                     : __fmul_rn(row.beta, __fsub_rn(row.value, sum));
+    const float mine_changes =
+        kScan ? __fmul_rn(row.value, row.beta) : __fmul_rn(row.beta, __fsub_rn(row.value, sum));
     float change[kLaneColumns];
 #pragma unroll
     for (int column = 0; column < kLaneColumns; ++column) {
@@ -413,9 +413,9 @@ cudaError_t launch_update(const StateUpdateParams& params, cudaStream_t stream) 
   }
   const std::size_t bytes =
       spread_bytes(2 * sizeof(Stage<kMost>), std::int64_t{blocks.x} * blocks.y, processors);
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(update_kernel<kMost, kScan>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (const cudaError_t error = cudaFuncSetAttribute(update_kernel<kMost, kScan>,
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                     static_cast<int>(bytes));
       error != cudaSuccess) {
     return error;
   }
