@@ -48,11 +48,11 @@ struct Format {
   std::optional<CodeFormat> code;  // nothing: bf16
   double bar;                      // of the read floor of the layer at one row
 };
-constexpr Format kFormats[] = {{"bfloat16", std::nullopt, 0.0},
-                               {"q8g32", CodeFormat::kQ8, 0.75},
-                               {"q4g32", CodeFormat::kQ4, 0.70},
-                               {"q4m32", CodeFormat::kQ4Minimum, 0.65},
-                               {"fp8", CodeFormat::kE4m3, 0.75}};
+constexpr Format kFormats[] = {
+    {"bfloat16", std::nullopt, 0.0},          {"q8g32", CodeFormat::kQ8, 0.75},
+    {"q4g32", CodeFormat::kQ4, 0.70},         {"q4m32", CodeFormat::kQ4Minimum, 0.65},
+    {"fp8", CodeFormat::kE4m3, 0.75},         {"t4g32", CodeFormat::kTable, 0.0},
+    {"t4g16", CodeFormat::kTableHalves, 0.0}, {"q2m16", CodeFormat::kTwoMinimum, 0.0}};
 
 constexpr std::size_t kWeightBytes = std::size_t{1536} << 20;  // that the products share
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;     // of random bits

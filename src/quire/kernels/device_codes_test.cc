@@ -42,6 +42,9 @@ std::vector<std::uint32_t> arrange(const PackedCodes& from) {
       words.push_back(packed_scale(from, output));
     }
   }
+  for (int word = 0; word < (has_table(from.format) ? kVectorWords : 0); ++word) {
+    words.push_back(packed_table(from, word));
+  }
   return words;
 }
 
@@ -63,11 +66,25 @@ float weight_at(const std::vector<std::uint32_t>& words, const PackedCodes& from
     const CodePlace place = head_place(from.format, index, units, output, input);
     return tensor::fp16_to_float(static_cast<std::uint16_t>(bits_at(words, place, 16)));
   };
+  const auto multiple = [&](int kind) {
+    const CodePlace place = multiple_place(from.format, kind, units, output, input);
+    return has_halves(from.format)
+               ? static_cast<float>(static_cast<std::int8_t>(bits_at(words, place, 8)))
+               : 1.0f;
+  };
   const std::uint32_t code =
       bits_at(words, code_place(from.format, units, output, input), code_bits(from.format));
+  if (has_table(from.format)) {
+    const auto table =
+        static_cast<std::size_t>(unit_bytes(from.format, from.outputs, from.inputs) / 4);
+    const int value = static_cast<int>(words.at(table + code / 4) >> (code % 4 * 8) & 0xffu) - 128;
+    const auto scale =
+        static_cast<std::size_t>(wide_scale_place(from.format, units, output, input));
+    return std::bit_cast<float>(words.at(scale)) * multiple(0) * static_cast<float>(value);
+  }
   const float product =
-      head(0) * static_cast<float>(static_cast<int>(code) - code_offset(from.format));
-  return from.format == CodeFormat::kQ4Minimum ? product + head(1) : product;
+      head(0) * multiple(0) * static_cast<float>(static_cast<int>(code) - code_offset(from.format));
+  return has_minimum(from.format) ? product + head(1) * multiple(1) : product;
 }
 
 class DeviceCodes : public ::testing::Test {
@@ -101,7 +118,7 @@ TEST_F(DeviceCodes, HoldEveryWeightOfAPackedMatrixAndZerosAround) {
         for (std::int64_t input = 0; input < units_of(size.inputs) * kUnitInputs; ++input) {
           const bool there = output < size.outputs && input < size.inputs;
           const bool has_group = input / kGroupInputs * kGroupInputs < size.inputs;
-          if (!there && has_group && kind.device == CodeFormat::kQ4Minimum) {
+          if (!there && has_group && has_minimum(kind.device)) {
             continue;  // a minimum, multiplied with a zero
           }
           ASSERT_EQ(weight_at(words, from, output, input),
@@ -127,12 +144,25 @@ TEST_F(DeviceCodes, GiveALaneThePairsThatItsProductsTake) {
         for (int product = 0; product < 2; ++product) {
           for (int reg = 0; reg < 4; ++reg) {
             const int half = reg % 2, pair = product * 2 + reg / 2;
-            const int vector = bytes ? group : group / 2;
-            const int word = bytes ? product * 2 + half : group % 2 * 2 + half;
+            const bool twos = code_bits(kind.device) == 2;
+            const int vector = bytes ? group : twos ? 0 : group / 2;
+            const int word = bytes  ? product * 2 + half
+                             : twos ? group / 2 * 2 + half
+                                    : group % 2 * 2 + half;
             const std::uint32_t bits = words.at(
                 static_cast<std::size_t>((vector * kWarpLanes + lane) * kVectorWords + word));
-            const std::uint32_t both =
-                bytes ? bits >> (reg / 2 * 8) & 0x00ff00ffu : bits >> (pair * 4) & 0x000f000fu;
+            const auto looked_up = [&](int first) {  // places of four neighbours as bytes
+              std::uint32_t named = 0;
+              for (int i = 0; i < 4; ++i) {
+                named |= (bits >> (first * 4 + i * 4) & 15u) << (i * 8);
+              }
+              return named;
+            };
+            const std::uint32_t both = bytes  ? bits >> (reg / 2 * 8) & 0x00ff00ffu
+                                       : twos ? bits >> (group % 2 * 8 + pair * 2) & 0x00030003u
+                                       : has_table(kind.device)
+                                           ? looked_up(product * 4) >> (reg / 2 * 8) & 0x00ff00ffu
+                                           : bits >> (pair * 4) & 0x000f000fu;
             const std::int64_t output = lane / 4 + half * 8;
             const std::int64_t input = group * kGroupInputs + lane % 4 * kLaneInputs + pair * 2;
             ASSERT_EQ(both & 0xffffu, packed_code(from, output, input));

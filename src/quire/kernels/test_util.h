@@ -36,7 +36,10 @@ struct CodedKind {
 inline constexpr CodedKind kCodedKinds[] = {{WeightFormat::kQ8g32, CodeFormat::kQ8},
                                             {WeightFormat::kQ4g32, CodeFormat::kQ4},
                                             {WeightFormat::kQ4m32, CodeFormat::kQ4Minimum},
-                                            {WeightFormat::kF8, CodeFormat::kE4m3}};
+                                            {WeightFormat::kF8, CodeFormat::kE4m3},
+                                            {WeightFormat::kT4g32, CodeFormat::kTable},
+                                            {WeightFormat::kT4g16, CodeFormat::kTableHalves},
+                                            {WeightFormat::kQ2m16, CodeFormat::kTwoMinimum}};
 
 inline std::vector<float> random_floats(std::int64_t count, std::uint32_t seed) {
   std::mt19937 random(seed);

@@ -291,7 +291,6 @@ Result<Decoder> Decoder::open(const kernels::KernelContext& context, const Model
   return Impl::make(context, config, placement, [&](PackReport& report, WeightSink* sink) {
     PackOptions with_sink = options;
     with_sink.sink = sink;
-    with_sink.for_gpu = placement.accelerator != nullptr;
     return pack_weights(context, config, model_files, with_sink, report);
   });
 }

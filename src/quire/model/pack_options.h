@@ -14,7 +14,6 @@ struct PackOptions {
   kernels::WeightFormat format = kernels::WeightFormat::kBf16;  // format of all matrices
   // Computes matrices that the model files have quantised from their own codes (weight_packer.h).
   bool keep_codes = false;
-  bool for_gpu = false;                        // keeps only codes that a GPU computes
   std::function<void(double share)> progress;  // called with 0..1 in the opening thread
   // Receives the weights instead of the result.
   WeightSink* sink = nullptr;

@@ -141,10 +141,9 @@ bool has_own_format(const TensorInfo& tensor) {
 
 // Returns the format in which a matrix is computed without being expanded. Tensors of one matrix
 // that differ are quantised again, to 8 bits, and so are encodings whose codes no format has (Q5_1,
-// Q5_K, Q6_K, NVFP4). So are, for a GPU, those of a table or of two bits. That adds at most half a
-// step and the rounding of its scale to fp16, 1/254 + 1/2048 of a group's largest weight. Tensors
-// of Hugging Face folders are expanded instead.
-OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool for_gpu) {
+// Q5_K, Q6_K, NVFP4). That adds at most half a step and the rounding of its scale to fp16, 1/254 +
+// 1/2048 of a group's largest weight. Tensors of Hugging Face folders are expanded instead.
+OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts) {
   const auto is_of_columns = [](const TensorPart& part) { return part.lines != 0; };
   if (is_router(role) || std::ranges::any_of(parts, is_of_columns)) {
     return {};
@@ -157,8 +156,7 @@ OwnFormat own_format(WeightRole role, std::span<const TensorPart> parts, bool fo
   };
   OwnFormat own = {.quantised = std::ranges::all_of(parts, is_quantised)};
   const auto format = format_of(weights::code_kind(first));
-  own.has_codes = own.quantised && format && std::ranges::all_of(parts, is_alike) &&
-                  !(for_gpu && *format > WeightFormat::kQ4m32);
+  own.has_codes = own.quantised && format && std::ranges::all_of(parts, is_alike);
   if (!own.has_codes && first.reader != nullptr) {
     return {};
   }
@@ -242,7 +240,7 @@ class Describer {
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
-    const OwnFormat own = own_format(id.role, parts, false);
+    const OwnFormat own = own_format(id.role, parts);
     for (const TensorPart& part : parts) {
       if (part.tensor->encoding >= weights::Encoding::kQ8_0) {
         computed_[part.tensor->name] = described(own, *part.tensor);
@@ -270,7 +268,7 @@ struct Sizer {
   Status matrix(const WeightId& id, const PackedWeights& /*weights*/, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map.find(id, columns, depth));
-    const OwnFormat own = own_format(id.role, parts, false);
+    const OwnFormat own = own_format(id.role, parts);
     const WeightFormat packed = own.quantised ? own.format : weight_format(config, id.role, format);
     total += kernels::packed_bytes(packed, columns, depth).value_or(0);
     return {};
@@ -298,8 +296,7 @@ class Packer {
   Status matrix(const WeightId& id, PackedWeights& weights, std::int64_t columns,
                 std::int64_t depth) {
     QUIRE_TRY(const auto parts, map_.find(id, columns, depth));
-    const OwnFormat own =
-        options_.keep_codes ? own_format(id.role, parts, options_.for_gpu) : OwnFormat{};
+    const OwnFormat own = options_.keep_codes ? own_format(id.role, parts) : OwnFormat{};
     const WeightFormat format =
         own.quantised ? own.format : weight_format(config_, id.role, options_.format);
     std::atomic<bool> all_fit = true;

@@ -288,24 +288,5 @@ TEST_F(LoaderGgufTest, CodesOfSmallIntegersKeepEveryValue) {
   }
 }
 
-// A GPU has no kernels for codes of a table or of two bits.
-TEST_F(LoaderGgufTest, ForAGpuSuchCodesAreQuantisedAgain) {
-  for (const char* type : {"Q2_K", "IQ2_S", "IQ4_XS"}) {
-    auto tensors = llama();
-    tensors["blk.0.ffn_down.weight"].type = type;
-    const auto model_files = write(tensors);
-    const auto weights = pack_weights(context_, config(), model_files,
-                                      {.keep_codes = true, .for_gpu = true}, report_);
-    ASSERT_TRUE(weights.ok()) << weights.error().message;
-    const kernels::PackedWeights& down = weights->layers[0].down.weights;
-    EXPECT_EQ(down.format(), WeightFormat::kQ8g32) << type;
-    const auto expected = file_row(model_files, "blk.0.ffn_down.weight", 7);
-    const float largest =
-        std::fabs(std::ranges::max(expected, {}, [](float value) { return std::fabs(value); }));
-    EXPECT_THAT(packed_row(down, 7), Pointwise(FloatNear(largest / 225), expected)) << type;
-    EXPECT_EQ(weights->layers[0].output.weights.format(), WeightFormat::kQ4g32);
-  }
-}
-
 }  // namespace
 }  // namespace quire::model

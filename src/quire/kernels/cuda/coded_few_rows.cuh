@@ -67,26 +67,28 @@ struct FewRows {
     }
   }
 
-  __device__ __forceinline__ static void add_unit(const Unit (&units)[kTiles], const Values& values,
-                                                  Sums& sums) {
+  __device__ __forceinline__ static void add_unit(const Unit (&units)[kTiles], const uint4& table,
+                                                  const Values& values, Sums& sums) {
 #pragma unroll
-    for (int group = 0; group < kUnitGroups; ++group) {
+    for (int step = 0; step < Unit::kSteps; ++step) {
+      const int group = step / Unit::kHalves;
       [[maybe_unused]] float inputs[kBlocks][4] = {};
       if constexpr (Unit::kHasMinimum) {
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block) {
-          sum_inputs<T>(inputs[block], values[block][group]);
+          sum_inputs<T>(inputs[block], values[block][group],
+                        Unit::kHalves == 1 || is_in_half(step % Unit::kHalves));
         }
       }
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         std::uint32_t a[2][4];
-        units[tile].template operands<T>(group, a);
+        step_operands<T>(units[tile], step, table, a);
 #pragma unroll
         for (int block = 0; block < kBlocks; ++block) {
-          add_group<kFormat, T>(sums[tile][block], a, units[tile], group, values[block][group]);
+          add_step<kFormat, T>(sums[tile][block], a, units[tile], step, values[block][group]);
           if constexpr (Unit::kHasMinimum) {
-            add_minimums<kFormat>(sums[tile][block], units[tile], group, inputs[block]);
+            add_minimums<kFormat>(sums[tile][block], units[tile], step, inputs[block]);
           }
         }
       }
@@ -183,6 +185,7 @@ struct FewRows {
                   .tiles = tiles,
                   .group = count == 0 ? tiles : static_cast<int>(blockIdx.x)};
     supply.begin_group();
+    const uint4 table = table_of<kFormat>(product.weights);
     Unit held[kUnits][kTiles];
     // The first weights are asked for before the kernel that makes x is done.
 #pragma unroll
@@ -204,7 +207,7 @@ struct FewRows {
         if (left > 0) {
           Values values;
           load_rows(rows, begin + count - left, inputs, lane, values);
-          add_unit(held[i], values, sums);
+          add_unit(held[i], table, values, sums);
           supply.ask(lane, held[i]);
         }
         if (--left <= 0) {

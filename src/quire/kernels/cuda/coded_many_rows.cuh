@@ -33,7 +33,7 @@ struct SharedRows {
   static constexpr int kPair = 2;     // blocks of a cluster
   static constexpr int kFetched = 4;  // units of weights that are on their way to the L2 cache
   static constexpr int kStageBytes = wide_image_bytes(kFormat, kRows);
-  static constexpr int kStages = unit_heads(kFormat) == 2 ? 4 : 5;  // units of rows
+  static constexpr int kStages = has_minimum(kFormat) ? 4 : 5;  // units of rows
   static constexpr int kStagesBytes = kStages * kStageBytes;
   static constexpr int kBarrierBytes = kImageAlignment;
   static constexpr int kTotalBytes = kWarps * kWarpLanes * kBlocks * 16;  // of slices so far
@@ -132,13 +132,14 @@ struct ManyRows : SharedRows<kFormat> {
   using Unit = LaneUnit<kFormat>;
   using Sums = float[kBlocks][4];
   using Part = float[kPartBlocks][4];
-  using Operands = std::uint32_t[2][2][4];  // of two groups, in turn
+  using Operands = std::uint32_t[2][2][4];  // of two steps, in turn
 
-  // Begins the products of a group with rows from kFirst * kWideColumns on, added to `to` where
+  // Begins the products of a step with rows from kFirst * kWideColumns on, added to `to` where
   // `accumulate`.
   template <int kFirst, int N>
-  __device__ __forceinline__ void begin(const std::uint32_t (&a)[2][4], int index, int group,
+  __device__ __forceinline__ void begin(const std::uint32_t (&a)[2][4], int index, int step,
                                         float (&to)[N][4], int accumulate) const {
+    const int group = step / Unit::kHalves;
     const std::uint32_t address =
         shared_address(stage(index)) +
         static_cast<std::uint32_t>(image_place(kRows, kFirst * kWideColumns, group * 4));
@@ -149,11 +150,11 @@ struct ManyRows : SharedRows<kFormat> {
     end_products();
   }
 
-  // Adds the products of half a group, times its scales, to the sums.
+  // Adds the products of half the rows of a step, times its scales, to the sums.
   template <int kFirst>
-  __device__ __forceinline__ void add_scaled(const Unit& unit, int index, int group, int lane,
+  __device__ __forceinline__ void add_scaled(const Unit& unit, int index, int step, int lane,
                                              const Part& part, Sums& sums) const {
-    const float scales[2] = {unit.head(0, 0, group), unit.head(0, 1, group)};
+    const float scales[2] = {unit.step_head(0, 0, step), unit.step_head(0, 1, step)};
 #pragma unroll
     for (int block = 0; block < kPartBlocks; ++block) {
 #pragma unroll
@@ -164,13 +165,13 @@ struct ManyRows : SharedRows<kFormat> {
     }
     if constexpr (Unit::kHasMinimum) {
       const auto* const inputs =
-          reinterpret_cast<const float*>(stage(index) + kRows * kUnitInputs * 2) + group * kRows +
+          reinterpret_cast<const float*>(stage(index) + kRows * kUnitInputs * 2) + step * kRows +
           kFirst * kWideColumns + lane % 4 * 2;
 #pragma unroll
       for (int block = 0; block < kPartBlocks; ++block) {
         const float2 two = *reinterpret_cast<const float2*>(inputs + block * kWideColumns);
         const float both[4] = {two.x, two.y, two.x, two.y};
-        add_minimums<kFormat>(sums[kFirst + block], unit, group, both);
+        add_minimums<kFormat>(sums[kFirst + block], unit, step, both);
       }
     }
   }
@@ -232,27 +233,27 @@ struct ManyRows : SharedRows<kFormat> {
   }
 
   // Adds a unit.
-  __device__ __forceinline__ void add_unit(const Unit& unit, int index, int lane,
-                                           Sums& sums) const {
+  __device__ __forceinline__ void add_unit(const Unit& unit, const uint4& table, int index,
+                                           int lane, Sums& sums) const {
     Operands a;
     Part part[2];
-    unit.template operands<T>(0, a[0]);
+    step_operands<T>(unit, 0, table, a[0]);
     begin<0>(a[0], index, 0, part[0], 0);
 #pragma unroll
-    for (int group = 0; group < kUnitGroups; ++group) {
-      begin<kPartBlocks>(a[group % 2], index, group, part[1], 0);
+    for (int step = 0; step < Unit::kSteps; ++step) {
+      begin<kPartBlocks>(a[step % 2], index, step, part[1], 0);
       await_products<1>();
       settle(part[0]);
-      add_scaled<0>(unit, index, group, lane, part[0], sums);
-      if (group + 1 < kUnitGroups) {
-        unit.template operands<T>(group + 1, a[(group + 1) % 2]);
-        begin<0>(a[(group + 1) % 2], index, group + 1, part[0], 0);
+      add_scaled<0>(unit, index, step, lane, part[0], sums);
+      if (step + 1 < Unit::kSteps) {
+        step_operands<T>(unit, step + 1, table, a[(step + 1) % 2]);
+        begin<0>(a[(step + 1) % 2], index, step + 1, part[0], 0);
         await_products<1>();
       } else {
         await_products<0>();
       }
       settle(part[1]);
-      add_scaled<kPartBlocks>(unit, index, group, lane, part[1], sums);
+      add_scaled<kPartBlocks>(unit, index, step, lane, part[1], sums);
     }
   }
 
@@ -261,6 +262,7 @@ struct ManyRows : SharedRows<kFormat> {
     const uint4* const from = Base::tile_of(warp);
     Unit unit, next;
     unit.template load<false>(from, lane);
+    const uint4 table = table_of<kFormat>(product.weights);
     begin_kernel();
     Sums sums = {};
     int slice = end_slices(0, 0, sums);
@@ -268,7 +270,7 @@ struct ManyRows : SharedRows<kFormat> {
       const int following = min(index + 1, units - 1);
       next.template load<false>(from + std::int64_t{following} * unit_vectors(kFormat), lane);
       Base::await_rows(index);
-      add_unit(unit, index, lane, sums);
+      add_unit(unit, table, index, lane, sums);
       Base::leave(index, lane);
       slice = end_slices(slice, index + 1, sums);
       unit = next;

@@ -24,6 +24,7 @@ namespace {
 
 using device::cuda::to_status;
 
+constexpr CodeFormat kLargestImages = CodeFormat::kTwoMinimum;
 constexpr std::int64_t kFewRows = 16;  // that one look at the weights serves in registers alone
 
 CodedWeights weights_of(const QuantisedProduct& product) {
@@ -42,7 +43,7 @@ std::int64_t outputs_at_once(std::int64_t inputs) {
 // Returns for how many rows images are made at a time.
 std::int64_t rows_at_once(std::int64_t inputs) {
   constexpr std::int64_t kQuantum = 128;
-  const std::int64_t bytes = wide_rows_bytes(CodeFormat::kQ4Minimum, kQuantum, inputs);
+  const std::int64_t bytes = wide_rows_bytes(kLargestImages, kQuantum, inputs);
   return std::max<std::int64_t>(CodedMatMul::kImageBytes / std::max<std::int64_t>(bytes, 1), 1) *
          kQuantum;
 }
@@ -56,7 +57,7 @@ Result<CodedMatMul> CodedMatMul::create(device::cuda::DeviceContext& device, boo
   made.wide_ = can_multiply_wide();
   const std::int64_t most = rows_at_once(largest.inputs);
   const std::int64_t bytes =
-      std::max(wide_rows_bytes(CodeFormat::kQ4Minimum, most, largest.inputs), kImageBytes);
+      std::max(wide_rows_bytes(kLargestImages, most, largest.inputs), kImageBytes);
   QUIRE_TRY(made.images_, device::cuda::DeviceBuffer<std::byte>::make(
                               device.device_pool(), static_cast<std::size_t>(bytes)));
   if (!row_invariant) {

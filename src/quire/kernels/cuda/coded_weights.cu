@@ -20,11 +20,16 @@ using tensor::DType;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpLanes;
 
-// A thread to a vector: `in_units` of units, then four scales each.
+// A thread to a vector: `in_units` of units, then four scales each, or the table.
 __global__ void arrange_kernel(const PackedCodes from, std::int64_t in_units, std::int64_t vectors,
                                uint4* out) {
   const std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (index >= vectors) {
+    return;
+  }
+  if (index >= in_units && has_table(from.format)) {
+    out[index] = {packed_table(from, 0), packed_table(from, 1), packed_table(from, 2),
+                  packed_table(from, 3)};
     return;
   }
   if (index >= in_units) {
@@ -46,8 +51,10 @@ template <CodeFormat kFormat, DType T>
 __device__ __forceinline__ void expand_row(const LaneUnit<kFormat>& unit, float output_scale,
                                            const std::uint32_t (&a)[2][4], int group, int half,
                                            uint4* to) {
-  const float scale = kFormat == CodeFormat::kE4m3 ? output_scale : unit.head(0, half, group);
-  const float minimum = LaneUnit<kFormat>::kHasMinimum ? unit.head(1, half, group) : 0.0f;
+  constexpr int kHalves = LaneUnit<kFormat>::kHalves;
+  const int step = group * kHalves + (kHalves == 1 || is_in_half(0) ? 0 : 1);
+  const float scale = kFormat == CodeFormat::kE4m3 ? output_scale : unit.step_head(0, half, step);
+  const float minimum = LaneUnit<kFormat>::kHasMinimum ? unit.step_head(1, half, step) : 0.0f;
   const auto weights = [&](std::uint32_t codes) {
     float low = __fmul_rn(scale, Element<T>::widen_low(codes));
     float high = __fmul_rn(scale, Element<T>::widen_high(codes));
@@ -78,10 +85,11 @@ __global__ void __launch_bounds__(kThreads) expand_kernel(const ExpandParams par
                      ((params.first / kTileOutputs + tile) * units + unit) * unit_vectors(kFormat);
   LaneUnit<kFormat> mine;
   mine.template load<true>(from, lane);
+  const uint4 table = table_of<kFormat>(params.weights);
 #pragma unroll
   for (int group = 0; group < kUnitGroups; ++group) {
     std::uint32_t a[2][4];
-    mine.template operands<T>(group, a);
+    mine.template operands<T>(group, table, a);
     const std::int64_t input = unit * kUnitInputs + group * kGroupInputs + lane % 4 * kLaneInputs;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -108,14 +116,31 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t units = units_of(table.inputs);
   float* to = params.out + std::int64_t{blockIdx.x} * params.width;
   for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+    const CodeFormat format = table.format;
     const auto head = [&](int index) {
-      const std::uint32_t bits = bits_at(words, head_place(table.format, index, units, id, i), 16);
+      const std::uint32_t bits = bits_at(words, head_place(format, index, units, id, i), 16);
       return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
     };
-    const int code = static_cast<int>(
-        bits_at(words, code_place(table.format, units, id, i), code_bits(table.format)));
-    const float product = __fmul_rn(head(0), static_cast<float>(code - code_offset(table.format)));
-    to[i] = table.format == CodeFormat::kQ4Minimum ? __fadd_rn(product, head(1)) : product;
+    const auto multiple = [&](int kind) {
+      return static_cast<float>(
+          static_cast<signed char>(bits_at(words, multiple_place(format, kind, units, id, i), 8)));
+    };
+    int value =
+        static_cast<int>(bits_at(words, code_place(format, units, id, i), code_bits(format))) -
+        code_offset(format);
+    if (has_table(format)) {
+      value = static_cast<int>(reinterpret_cast<const unsigned char*>(
+                  table.data + unit_bytes(format, table.outputs, table.inputs))[value]) -
+              128;
+    }
+    float scale = has_table(format) ? __uint_as_float(words[wide_scale_place(format, units, id, i)])
+                                    : head(0);
+    scale = has_halves(format) ? __fmul_rn(scale, multiple(0)) : scale;
+    const float product = __fmul_rn(scale, static_cast<float>(value));
+    const float minimum = !has_minimum(format) ? 0.0f
+                          : has_halves(format) ? __fmul_rn(head(1), multiple(1))
+                                               : head(1);
+    to[i] = has_minimum(format) ? __fadd_rn(product, minimum) : product;
   }
 }
 

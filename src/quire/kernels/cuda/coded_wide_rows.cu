@@ -31,11 +31,11 @@ struct ArrangeParams {
   std::byte* images = nullptr;  // [blocks of rows][units][image_bytes]
   int block_rows = 0;
   int image_bytes = 0;
-  bool sums = false;
+  int sums = 0;  // of each group: none, one, or one of each half
 };
 
 // A warp to eight rows of a group, a lane to inputs 8t to 8t + 7 of a row. Behind the vectors of an
-// image lie sums [groups][rows].
+// image lie sums [groups or halves of them][rows].
 template <DType T>
 __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const ArrangeParams params) {
   begin_kernel();
@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const Arr
     std::byte* const vector = image + image_place(params.block_rows, in_block, group * 4 + i);
     reinterpret_cast<std::uint32_t*>(vector)[t] = all[i];
   }
-  if (params.sums) {
+  for (int half = 0; half < params.sums; ++half) {
     float sums[4] = {};
-    sum_inputs<T>(sums, values);
+    sum_inputs<T>(sums, values, params.sums == 1 || is_in_half(half));
     if (g == 0) {
       const int column = static_cast<int>(first % params.block_rows) + t * 2;
       auto* const to = reinterpret_cast<float*>(image + params.block_rows * kUnitInputs * 2) +
-                       group * params.block_rows + column;
+                       (group * params.sums + half) * params.block_rows + column;
       *reinterpret_cast<float2*>(to) = {sums[0], sums[1]};
     }
   }
@@ -124,7 +124,7 @@ cudaError_t multiply_wide_rows(const CodedProduct& product, std::byte* images,
                              .images = images,
                              .block_rows = block_rows,
                              .image_bytes = wide_image_bytes(format, block_rows),
-                             .sums = unit_heads(format) == 2};
+                             .sums = has_minimum(format) ? unit_steps(format) / kUnitGroups : 0};
   const cudaError_t error = launch_for_dtype(product.dtype, [&]<DType T>() {
     return launch_early(arrange_rows_kernel<T>, {.blocks = blocks, .threads = kArrangeThreads},
                         stream, params);

@@ -37,14 +37,14 @@ constexpr int kStages = 4;                // units of rows in shared memory
 constexpr int kLead = 2;                  // of those, units that are asked for ahead
 constexpr int kSumStride = kOutputs + 4;  // so that the sums of a warp lie in different banks
 
-// Adds the products of a group, times its scales, to the sums. The rows of the unit are at `at`,
+// Adds the products of a step, times its scales, to the sums. The rows of the unit are at `at`,
 // and behind them their sums, which minimums are multiplied with.
 template <CodeFormat kFormat, int kBlocks, class Unit>
-__device__ __forceinline__ void add_scaled(const Unit& unit, int group, const std::byte* at,
+__device__ __forceinline__ void add_scaled(const Unit& unit, int step, const std::byte* at,
                                            int lane, const float (&part)[kBlocks][4],
                                            float (&sums)[kBlocks][4]) {
   constexpr int kRows = kBlocks * kColumns;
-  const float scales[2] = {unit.head(0, 0, group), unit.head(0, 1, group)};
+  const float scales[2] = {unit.step_head(0, 0, step), unit.step_head(0, 1, step)};
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
@@ -54,12 +54,12 @@ __device__ __forceinline__ void add_scaled(const Unit& unit, int group, const st
   }
   if constexpr (Unit::kHasMinimum) {
     const auto* const inputs =
-        reinterpret_cast<const float*>(at + kRows * kUnitInputs * 2) + group * kRows + lane % 4 * 2;
+        reinterpret_cast<const float*>(at + kRows * kUnitInputs * 2) + step * kRows + lane % 4 * 2;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const float2 two = *reinterpret_cast<const float2*>(inputs + block * kColumns);
       const float both[4] = {two.x, two.y, two.x, two.y};
-      add_minimums<kFormat>(sums[block], unit, group, both);
+      add_minimums<kFormat>(sums[block], unit, step, both);
     }
   }
 }
@@ -110,29 +110,30 @@ struct WideRows {
               kStageBytes, full);
   }
 
-  // Adds a unit. Codes of the next group become operands while the tensor cores multiply.
-  __device__ __forceinline__ void add_unit(const Unit& unit, const std::byte* at, int lane,
-                                           Sums& sums) const {
+  // Adds a unit. Codes of the next step become operands while the tensor cores multiply.
+  __device__ __forceinline__ void add_unit(const Unit& unit, const uint4& table,
+                                           const std::byte* at, int lane, Sums& sums) const {
     constexpr int kStep = kRows * kVectorBytes;
     const std::uint32_t address = shared_address(at);
     std::uint32_t a[2][2][4];
-    unit.template operands<T>(0, a[0]);
+    step_operands<T>(unit, 0, table, a[0]);
     Sums part;
 #pragma unroll
-    for (int group = 0; group < kUnitGroups; ++group) {
+    for (int step = 0; step < Unit::kSteps; ++step) {
+      const int group = step / Unit::kHalves;
       const auto place = static_cast<std::uint32_t>(image_place(kRows, 0, group * 4));
       const std::uint64_t b0 = describe_columns(address + place, kStep);
       const std::uint64_t b1 = describe_columns(address + place + 2 * kStep, kStep);
       begin_products();
-      kernels::cuda::multiply<T>(part, a[group % 2][0], b0, 0);
-      kernels::cuda::multiply<T>(part, a[group % 2][1], b1, 1);
+      kernels::cuda::multiply<T>(part, a[step % 2][0], b0, 0);
+      kernels::cuda::multiply<T>(part, a[step % 2][1], b1, 1);
       end_products();
-      if (group + 1 < kUnitGroups) {
-        unit.template operands<T>(group + 1, a[(group + 1) % 2]);
+      if (step + 1 < Unit::kSteps) {
+        step_operands<T>(unit, step + 1, table, a[(step + 1) % 2]);
       }
       await_products<0>();
       settle(part);
-      add_scaled<kFormat>(unit, group, at, lane, part, sums);
+      add_scaled<kFormat>(unit, step, at, lane, part, sums);
     }
   }
 
@@ -230,6 +231,7 @@ struct WideRows {
     for (int i = 0; i < kAhead; ++i) {
       ask(ahead[i], begin + i);
     }
+    const uint4 table = table_of<kFormat>(product.weights);
     begin_kernel();
     if (threadIdx.x == 0) {
       for (int i = 0; i < kLead; ++i) {
@@ -259,7 +261,7 @@ struct WideRows {
       }
       __syncwarp();
       barriers().full[index % kStages].await(index / kStages);
-      add_unit(now, stage(index), lane, sums);
+      add_unit(now, table, stage(index), lane, sums);
       __syncwarp();  // all lanes have read the sums of the stage
       if (lane == 0) {
         barriers().empty[index % kStages].arrive();

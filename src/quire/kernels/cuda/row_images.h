@@ -19,9 +19,9 @@ inline constexpr int kImageAlignment = 128;
 [[nodiscard]] constexpr int image_place(int rows, int row, int vector) {
   return (vector * rows + row) * kVectorBytes;
 }
-// Returns the bytes of a unit of so many rows: 16-bit inputs, and sums of groups for minimums.
+// Returns the bytes of a unit of so many rows: 16-bit inputs, and sums of steps for minimums.
 [[nodiscard]] constexpr int wide_image_bytes(CodeFormat format, int rows) {
-  const int bytes = rows * (kUnitInputs * 2 + (unit_heads(format) == 2 ? kUnitGroups * 4 : 0));
+  const int bytes = rows * (kUnitInputs * 2 + (has_minimum(format) ? unit_steps(format) * 4 : 0));
   return (bytes + kImageAlignment - 1) / kImageAlignment * kImageAlignment;
 }
 

@@ -44,6 +44,12 @@ std::optional<kernels::CodeFormat> code_format(kernels::WeightFormat format) {
       return kernels::CodeFormat::kQ4;
     case kernels::WeightFormat::kQ4m32:
       return kernels::CodeFormat::kQ4Minimum;
+    case kernels::WeightFormat::kT4g32:
+      return kernels::CodeFormat::kTable;
+    case kernels::WeightFormat::kT4g16:
+      return kernels::CodeFormat::kTableHalves;
+    case kernels::WeightFormat::kQ2m16:
+      return kernels::CodeFormat::kTwoMinimum;
     case kernels::WeightFormat::kF8:
       return kernels::CodeFormat::kE4m3;
     default:
