@@ -19,6 +19,7 @@
 #include "quire/device/cuda/copy.h"
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
+#include "quire/kernels/cuda/coded_products.h"
 #include "quire/kernels/cuda/experts.h"
 #include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/cuda/rows.h"
@@ -75,7 +76,12 @@ class Bench {
         gate_up_(make<float>(kMostRows * kChosen * 2 * kInner)),
         gated_(make<std::uint16_t>(kMostRows * kChosen * kInner)),
         products_(make<float>(kMostRows * kChosen * kHidden)),
-        sums_(make<float>(kMostRows * kHidden)) {
+        sums_(make<float>(kMostRows * kHidden)),
+        images_(make<std::byte>(kernels::cuda::grouped_images_bytes(
+            CodeFormat::kQ8,
+            kernels::cuda::most_expert_rows(kMostRows * kChosen, kExperts,
+                                            kernels::cuda::kGroupedWideRows),
+            kHidden))) {
     fill_random(router_);
     fill_random(norm_);
     fill_random(x_);
@@ -125,11 +131,18 @@ class Bench {
     return std::ssize(std::set<std::int32_t>(ids.begin(), ids.end()));
   }
 
+  [[nodiscard]] int block_rows_of(const Format& format, std::int64_t places) const {
+    using kernels::cuda::GroupedWeights;
+    return kernels::cuda::grouped_block_rows(places, kExperts,
+                                             !format.code ? GroupedWeights::kFloats
+                                             : is_wide_   ? GroupedWeights::kWideCodes
+                                                          : GroupedWeights::kCodes);
+  }
+
   void multiply(const Format& format, const std::byte* weights, std::int64_t outputs,
                 std::int64_t inputs, std::int64_t rows, bool is_up) {
     const std::int64_t places = rows * kChosen;
-    const int block_rows =
-        kernels::cuda::grouped_block_rows(places, kExperts, format.code.has_value());
+    const int block_rows = block_rows_of(format, places);
     must(kernels::cuda::multiply_groups(
         {.weights = {weights, format.code, outputs, inputs},
          .x = is_up ? normed_.data() : gated_.data(),
@@ -137,7 +150,8 @@ class Bench {
          .groups = groups_.data(),
          .num_groups = kernels::cuda::most_expert_rows(places, kExperts, block_rows),
          .block_rows = block_rows,
-         .out = is_up ? gate_up_.data() : products_.data()},
+         .out = is_up ? gate_up_.data() : products_.data(),
+         .images = images_.data()},
         stream()));
   }
 
@@ -169,16 +183,15 @@ class Bench {
                                         .ids = ids_.data(),
                                         .weights = shares_.data()},
                                        stream()));
-    must(kernels::cuda::group_rows(
-        {.ids = ids_.data(),
-         .rows = rows,
-         .experts = kExperts,
-         .chosen = kChosen,
-         .block_rows = kernels::cuda::grouped_block_rows(places, kExperts, format.code.has_value()),
-         .row_of = row_of_.data(),
-         .places_of = places_of_.data(),
-         .groups = groups_.data()},
-        stream()));
+    must(kernels::cuda::group_rows({.ids = ids_.data(),
+                                    .rows = rows,
+                                    .experts = kExperts,
+                                    .chosen = kChosen,
+                                    .block_rows = block_rows_of(format, places),
+                                    .row_of = row_of_.data(),
+                                    .places_of = places_of_.data(),
+                                    .groups = groups_.data()},
+                                   stream()));
     multiply(format, weights, 2 * kInner, kHidden, rows, true);
     must(kernels::cuda::gate_mul(
         {.gate_up = gate_up_.data(), .rows = places, .width = kInner, .out = gated_.data()},
@@ -210,6 +223,8 @@ class Bench {
   DeviceBuffer<std::uint16_t> gated_;
   DeviceBuffer<float> products_;
   DeviceBuffer<float> sums_;  // x_ stays as it is, so that all steps choose alike
+  DeviceBuffer<std::byte> images_;
+  const bool is_wide_ = kernels::cuda::can_multiply_wide();
 };
 
 }  // namespace

@@ -296,39 +296,62 @@ struct ManyRows : SharedRows<kFormat> {
 #endif
 };
 
-template <CodeFormat kFormat, tensor::DType T>
+// Makes the product of a group with the matrix of its expert.
+__device__ __forceinline__ CodedProduct product_of(const CodedProduct& all, CodeFormat format,
+                                                   const ExpertRows& group) {
+  CodedProduct mine = all;
+  mine.weights.data +=
+      group.expert * device_code_bytes(format, all.weights.outputs, all.weights.inputs);
+  mine.out += group.first * all.weights.outputs;
+  mine.rows = group.count;
+  return mine;
+}
+
+template <CodeFormat kFormat, tensor::DType T, bool kGrouped>
 __global__ void __launch_bounds__(ManyRows<kFormat, T>::kThreads, 1)
     many_rows_kernel(const WideProduct wide) {
 #if QUIRE_WGMMA
   using Many = ManyRows<kFormat, T>;
   extern __shared__ __align__(kImageAlignment) std::byte shared[];
-  const CodedProduct& product = wide.product;
-  const int units = static_cast<int>(units_of(product.weights.inputs));
-  const auto row_blocks = static_cast<unsigned>((product.rows + Many::kRows - 1) / Many::kRows);
+  const int units = static_cast<int>(units_of(wide.product.weights.inputs));
+  const auto row_blocks = static_cast<unsigned>(
+      kGrouped ? wide.num_groups : (wide.product.rows + Many::kRows - 1) / Many::kRows);
   const unsigned pair = blockIdx.x / Many::kPair, rank = blockIdx.x % Many::kPair;
   const std::int64_t row_block = pair % row_blocks;
-  Many{{.product = product,
-        .images = wide.images + row_block * units * Many::kStageBytes,
-        .shared = shared,
-        .out_block = std::int64_t{pair / row_blocks} * Many::kPair + rank,
-        .row_block = row_block,
-        .rank = static_cast<int>(rank),
-        .units = units}}
-      .run();
+  const auto run = [&](const CodedProduct& product, std::int64_t block_of_product) {
+    Many{{.product = product,
+          .images = wide.images + row_block * units * Many::kStageBytes,
+          .shared = shared,
+          .out_block = std::int64_t{pair / row_blocks} * Many::kPair + rank,
+          .row_block = block_of_product,
+          .rank = static_cast<int>(rank),
+          .units = units}}
+        .run();
+  };
+  if constexpr (kGrouped) {
+    await_previous();  // which made the groups
+    const ExpertRows group = wide.groups[row_block];
+    if (group.count > 0) {
+      run(product_of(wide.product, kFormat, group), 0);
+    }
+  } else {
+    run(wide.product, row_block);
+  }
 #endif
 }
 
-template <CodeFormat kFormat, tensor::DType T>
+template <CodeFormat kFormat, tensor::DType T, bool kGrouped = false>
 cudaError_t launch_many(const WideProduct& wide, cudaStream_t stream) {
   using Many = ManyRows<kFormat, T>;
-  const auto kernel = many_rows_kernel<kFormat, T>;
+  const auto kernel = many_rows_kernel<kFormat, T, kGrouped>;
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Many::kBytes);
       error != cudaSuccess) {
     return error;
   }
   const CodedProduct& product = wide.product;
-  const std::int64_t row_blocks = (product.rows + Many::kRows - 1) / Many::kRows;
+  const std::int64_t row_blocks =
+      kGrouped ? wide.num_groups : (product.rows + Many::kRows - 1) / Many::kRows;
   constexpr std::int64_t kPairOutputs = std::int64_t{Many::kPair} * kWideOutputs;
   const std::int64_t pairs = (product.weights.outputs + kPairOutputs - 1) / kPairOutputs;
   return launch_early(kernel,

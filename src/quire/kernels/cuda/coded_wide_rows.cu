@@ -9,6 +9,8 @@
 #include "quire/kernels/cuda/coded_wide_rows.h"
 #include "quire/kernels/cuda/codes.cuh"
 #include "quire/kernels/cuda/element.cuh"
+#include "quire/kernels/cuda/experts.h"
+#include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/kernels/cuda/row_images.h"
 #include "quire/kernels/device_codes.h"
@@ -31,6 +33,8 @@ struct ArrangeParams {
   std::byte* images = nullptr;  // [blocks of rows][units][image_bytes]
   int block_rows = 0;
   int image_bytes = 0;
+  const ExpertRows* groups = nullptr;  // a block of rows each; null: rows follow each other
+  const std::int32_t* row_of = nullptr;
   int sums = 0;  // of each group: none, one, or one of each half
 };
 
@@ -51,12 +55,22 @@ __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const Arr
     return;
   }
   const std::int64_t row = first + g;
-  const std::int64_t input = unit * kUnitInputs + group * kGroupInputs + t * kLaneInputs;
-  const uint4 values = row < params.rows && input < params.inputs
-                           ? *reinterpret_cast<const uint4*>(params.x + row * params.inputs + input)
-                           : uint4{};
-  std::byte* const image = params.images + (block * units + unit) * params.image_bytes;
   const int in_block = static_cast<int>(row % params.block_rows);
+  std::int64_t from = row < params.rows ? row : -1;
+  if (params.groups != nullptr) {
+    const ExpertRows of = params.groups[block];
+    if (of.count == 0) {
+      return;
+    }
+    const std::int64_t place = of.first + in_block;
+    from = in_block >= of.count ? -1 : params.row_of == nullptr ? place : params.row_of[place];
+  }
+  const std::int64_t input = unit * kUnitInputs + group * kGroupInputs + t * kLaneInputs;
+  const uint4 values =
+      from >= 0 && input < params.inputs
+          ? *reinterpret_cast<const uint4*>(params.x + from * params.inputs + input)
+          : uint4{};
+  std::byte* const image = params.images + (block * units + unit) * params.image_bytes;
   const std::uint32_t all[4] = {values.x, values.y, values.z, values.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -73,6 +87,22 @@ __global__ void __launch_bounds__(kArrangeThreads) arrange_rows_kernel(const Arr
       *reinterpret_cast<float2*>(to) = {sums[0], sums[1]};
     }
   }
+}
+
+// Arranges rows, or the places of groups, as `params` says; sets what the format tells.
+cudaError_t arrange_rows(DType dtype, CodeFormat format, ArrangeParams params,
+                         cudaStream_t stream) {
+  params.image_bytes = wide_image_bytes(format, params.block_rows);
+  params.sums = has_minimum(format) ? unit_steps(format) / kUnitGroups : 0;
+  const std::int64_t warps = (params.rows + params.block_rows - 1) / params.block_rows *
+                             (params.block_rows / kWideColumns) * units_of(params.inputs) *
+                             kUnitGroups;
+  const auto blocks =
+      static_cast<unsigned>((warps * kWarpLanes + kArrangeThreads - 1) / kArrangeThreads);
+  return launch_for_dtype(dtype, [&]<DType T>() {
+    return launch_early(arrange_rows_kernel<T>, {.blocks = blocks, .threads = kArrangeThreads},
+                        stream, params);
+  });
 }
 
 // Returns whether whole outputs would leave more than a quarter of the multiprocessors of the
@@ -106,29 +136,53 @@ std::int64_t wide_rows_bytes(CodeFormat format, std::int64_t rows, std::int64_t 
          wide_image_bytes(format, block_rows);
 }
 
+std::int64_t grouped_images_bytes(CodeFormat format, std::int64_t groups, std::int64_t inputs) {
+  return groups * units_of(inputs) * wide_image_bytes(format, kGroupedWideRows);
+}
+
+cudaError_t multiply_wide_groups(const GroupedProduct& product, cudaStream_t stream) {
+  if (product.num_groups == 0) {
+    return cudaSuccess;
+  }
+  const CodeFormat format = *product.weights.format;
+  const std::int64_t inputs = product.weights.inputs;
+  const cudaError_t error = arrange_rows(product.dtype, format,
+                                         {.x = product.x,
+                                          .rows = product.num_groups * kGroupedWideRows,
+                                          .inputs = inputs,
+                                          .images = product.images,
+                                          .block_rows = kGroupedWideRows,
+                                          .groups = product.groups,
+                                          .row_of = product.row_of},
+                                         stream);
+  if (error != cudaSuccess) {
+    return error;
+  }
+  const WideProduct wide{
+      .product = {.dtype = product.dtype,
+                  .weights = {format, product.weights.data, product.weights.outputs, inputs},
+                  .out = product.out},
+      .images = product.images,
+      .block_rows = kGroupedWideRows,
+      .groups = product.groups,
+      .num_groups = product.num_groups};
+  return product.dtype == DType::kBFloat16 ? launch_wide_bf16(wide, stream)
+                                           : launch_wide_fp16(wide, stream);
+}
+
 cudaError_t multiply_wide_rows(const CodedProduct& product, std::byte* images,
                                cudaStream_t stream) {
   if (product.rows == 0) {
     return cudaSuccess;
   }
-  const CodeFormat format = product.weights.format;
-  const std::int64_t inputs = product.weights.inputs;
   const int block_rows = rows_of_block(product.rows);
-  const std::int64_t warps = (product.rows + block_rows - 1) / block_rows *
-                             (block_rows / kWideColumns) * units_of(inputs) * kUnitGroups;
-  const auto blocks =
-      static_cast<unsigned>((warps * kWarpLanes + kArrangeThreads - 1) / kArrangeThreads);
-  const ArrangeParams params{.x = product.x,
-                             .rows = product.rows,
-                             .inputs = inputs,
-                             .images = images,
-                             .block_rows = block_rows,
-                             .image_bytes = wide_image_bytes(format, block_rows),
-                             .sums = has_minimum(format) ? unit_steps(format) / kUnitGroups : 0};
-  const cudaError_t error = launch_for_dtype(product.dtype, [&]<DType T>() {
-    return launch_early(arrange_rows_kernel<T>, {.blocks = blocks, .threads = kArrangeThreads},
-                        stream, params);
-  });
+  const cudaError_t error = arrange_rows(product.dtype, product.weights.format,
+                                         {.x = product.x,
+                                          .rows = product.rows,
+                                          .inputs = product.weights.inputs,
+                                          .images = images,
+                                          .block_rows = block_rows},
+                                         stream);
   if (error != cudaSuccess) {
     return error;
   }

@@ -343,6 +343,11 @@ cudaError_t launch_for_format(const WideProduct& wide, cudaStream_t stream) {
 // Launches the instance for so many rows to a block.
 template <DType T>
 cudaError_t launch_for_rows(const WideProduct& wide, cudaStream_t stream) {
+  if (wide.groups != nullptr) {
+    return launch_for_groups(wide.product.weights.format, [&]<CodeFormat kFormat>() {
+      return launch_many<kFormat, T, true>(wide, stream);
+    });
+  }
   if (wide.block_rows == 32) {
     return launch_for_format<T, 4, true>(wide, stream);
   }

@@ -9,6 +9,7 @@
 #include "quire/kernels/cuda/element.cuh"
 #include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/cuda/launch.cuh"
+#include "quire/kernels/cuda/row_images.h"
 #include "quire/kernels/device_codes.h"
 #include "quire/tensor/dtype.h"
 
@@ -150,10 +151,18 @@ cudaError_t launch_groups(const GroupedProduct& product, cudaStream_t stream) {
 
 }  // namespace
 
-int grouped_block_rows(std::int64_t places, std::int32_t experts, bool are_codes) {
+// Three looks of 16 rows at codes cost what one of 128 rows does.
+int grouped_block_rows(std::int64_t places, std::int32_t experts, GroupedWeights weights) {
   constexpr int kCodedRows = 16;
-  const bool are_few = places <= std::int64_t{kFewRows} / 2 * experts;
-  return are_few ? kFewRows : are_codes ? kCodedRows : kManyRows;
+  if (places <= std::int64_t{kFewRows} / 2 * experts) {
+    return kFewRows;
+  }
+  if (weights == GroupedWeights::kFloats) {
+    return kManyRows;
+  }
+  return weights == GroupedWeights::kWideCodes && places >= std::int64_t{3} * kCodedRows * experts
+             ? kGroupedWideRows
+             : kCodedRows;
 }
 
 cudaError_t multiply_groups(const GroupedProduct& product, cudaStream_t stream) {
@@ -161,7 +170,8 @@ cudaError_t multiply_groups(const GroupedProduct& product, cudaStream_t stream) 
     return cudaSuccess;
   }
   if (product.weights.format) {
-    return multiply_coded_groups(product, stream);
+    return product.block_rows == kGroupedWideRows ? multiply_wide_groups(product, stream)
+                                                  : multiply_coded_groups(product, stream);
   }
   return product.block_rows <= kFewRows ? launch_groups<1, kFewBlocks>(product, stream)
                                         : launch_groups<2, kManyBlocks>(product, stream);

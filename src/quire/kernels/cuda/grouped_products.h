@@ -35,15 +35,27 @@ struct GroupedProduct {
   const ExpertRows* groups = nullptr;    // of grouped_block_rows() places at most
   std::int64_t num_groups = 0;
   int block_rows = 0;
-  float* out = nullptr;  // [places, outputs]
+  float* out = nullptr;         // [places, outputs]
+  std::byte* images = nullptr;  // of grouped_images_bytes(), for groups of kGroupedWideRows
 };
 
+inline constexpr int kGroupedWideRows = 128;  // of a group whose rows are arranged
+
+// What weights are, and whether warpgroups multiply codes here (can_multiply_wide()).
+enum class GroupedWeights : std::uint8_t { kFloats, kCodes, kWideCodes };
+
 // Returns the most places of a group, by how many each expert has on average.
-[[nodiscard]] int grouped_block_rows(std::int64_t places, std::int32_t experts, bool are_codes);
+[[nodiscard]] int grouped_block_rows(std::int64_t places, std::int32_t experts,
+                                     GroupedWeights weights);
+// Returns the bytes that the images of the rows of so many groups of kGroupedWideRows take.
+[[nodiscard]] std::int64_t grouped_images_bytes(CodeFormat format, std::int64_t groups,
+                                                std::int64_t inputs);
 
 // Reads the weights of each group once.
 [[nodiscard]] cudaError_t multiply_groups(const GroupedProduct& product, cudaStream_t stream);
-// Does so where weights are codes.
+// Does so where weights are codes; with the kernel of few rows.
 [[nodiscard]] cudaError_t multiply_coded_groups(const GroupedProduct& product, cudaStream_t stream);
+// Does so for groups of kGroupedWideRows, whose rows it arranges in `images` first.
+[[nodiscard]] cudaError_t multiply_wide_groups(const GroupedProduct& product, cudaStream_t stream);
 
 }  // namespace quire::kernels::cuda

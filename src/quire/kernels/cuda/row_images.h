@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "quire/kernels/cuda/coded_products.h"
+#include "quire/kernels/cuda/experts.h"
 #include "quire/kernels/device_codes.h"
 
 namespace quire::kernels::cuda {
@@ -30,6 +32,10 @@ struct WideProduct {
   const std::byte* images = nullptr;  // [blocks of rows][units][wide_image_bytes()]
   int block_rows = 0;                 // 32, 64 or 128
   bool split = false;                 // the slices of an output are blocks; always for 32 rows
+  // Blocks of rows are groups, each with the matrix of its expert. The product's weights are those
+  // of the first expert, and its rows are places. Null: there is one matrix.
+  const ExpertRows* groups = nullptr;
+  std::int64_t num_groups = 0;
 };
 
 }  // namespace quire::kernels::cuda

@@ -74,7 +74,7 @@ class CudaBackend final : public DecoderBackend {
         stored_(device),
         recorded_(device),
         attention_(device, config, step_, stored_),
-        mlp_(device, config, weights_.dtype, products_),
+        mlp_(device, config, weights_, products_),
         states_(device, config, step_, weights_.dtype) {
     for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
       plans_.push_back(config.layer_plan(layer));

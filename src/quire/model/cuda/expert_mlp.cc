@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "quire/device/cuda/cuda_error.h"
+#include "quire/kernels/cuda/coded_products.h"
 #include "quire/kernels/cuda/experts.h"
 #include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/cuda/rows.h"
@@ -17,6 +18,7 @@
 namespace quire::model::cuda {
 
 using device::cuda::to_status;
+using kernels::cuda::GroupedWeights;
 using kernels::cuda::Half;
 
 namespace {
@@ -27,6 +29,34 @@ constexpr int kLeastBlockRows = 8;  // of grouped_block_rows()
 
 }  // namespace
 
+ExpertMlp::ExpertMlp(device::cuda::DeviceContext& device, const ModelConfig& config,
+                     const DeviceWeights& weights)
+    : device_(device),
+      config_(config),
+      weights_(weights),
+      is_wide_(kernels::cuda::can_multiply_wide()) {}
+
+GroupedWeights ExpertMlp::kind_of(const DeviceExperts& experts) const {
+  const bool some = experts.gate_up.format.has_value() || experts.down.format.has_value();
+  const bool all = experts.gate_up.format.has_value() && experts.down.format.has_value();
+  return all && is_wide_ ? GroupedWeights::kWideCodes
+         : some          ? GroupedWeights::kCodes
+                         : GroupedWeights::kFloats;
+}
+
+std::int64_t ExpertMlp::images_bytes(const DeviceExperts& experts, std::int64_t places) const {
+  const std::int32_t count = config_.experts.count;
+  const int block_rows = kernels::cuda::grouped_block_rows(places, count, kind_of(experts));
+  if (block_rows != kernels::cuda::kGroupedWideRows) {
+    return 0;
+  }
+  const std::int64_t groups = kernels::cuda::most_expert_rows(places, count, block_rows);
+  const auto bytes = [&](const DeviceMatrix& matrix) {
+    return kernels::cuda::grouped_images_bytes(*matrix.format, groups, matrix.inputs);
+  };
+  return std::max(bytes(experts.gate_up), bytes(experts.down));
+}
+
 Status ExpertMlp::reserve(std::int64_t rows, RecordedSteps& recorded) {
   const Experts& experts = config_.experts;
   const auto part = static_cast<std::size_t>(std::min(rows, kPartRows));
@@ -36,16 +66,22 @@ Status ExpertMlp::reserve(std::int64_t rows, RecordedSteps& recorded) {
                                                       experts.count, kLeastBlockRows);
   QUIRE_TRY_STATUS(recorded.reserve(logits_, part * static_cast<std::size_t>(experts.count)));
   QUIRE_TRY_STATUS(recorded.reserve(ids_, places));
-  QUIRE_TRY_STATUS(recorded.reserve(weights_, places));
+  QUIRE_TRY_STATUS(recorded.reserve(shares_, places));
   QUIRE_TRY_STATUS(recorded.reserve(row_of_, places));
   QUIRE_TRY_STATUS(recorded.reserve(places_of_, places));
   QUIRE_TRY_STATUS(recorded.reserve(groups_, static_cast<std::size_t>(groups)));
   QUIRE_TRY_STATUS(recorded.reserve(gate_up_, places * 2 * inner));
   QUIRE_TRY_STATUS(recorded.reserve(gated_, places * inner));
-  return recorded.reserve(products_, places * static_cast<std::size_t>(config_.hidden_size));
+  QUIRE_TRY_STATUS(
+      recorded.reserve(products_, places * static_cast<std::size_t>(config_.hidden_size)));
+  std::int64_t images = 0;
+  for (const DeviceLayer& layer : weights_.layers) {
+    images = std::max(images, images_bytes(layer.experts, static_cast<std::int64_t>(places)));
+  }
+  return recorded.reserve(images_, static_cast<std::size_t>(images));
 }
 
-// Sets `ids_` and `weights_`.
+// Sets `ids_` and `shares_`.
 Status ExpertMlp::choose(const MlpCall& call) {
   const Experts& experts = config_.experts;
   const DeviceExperts& layer = call.layer.experts;
@@ -75,7 +111,7 @@ Status ExpertMlp::choose(const MlpCall& call) {
                                      .weight_scale = experts.weight_scale,
                                      .bias = layer.choice_bias.data(),
                                      .ids = ids_.data(),
-                                     .weights = weights_.data()},
+                                     .weights = shares_.data()},
                                     stream()),
       "choose_experts");
 }
@@ -83,11 +119,9 @@ Status ExpertMlp::choose(const MlpCall& call) {
 // Sets `row_of_`, `places_of_` and `groups_`.
 Result<ExpertMlp::Groups> ExpertMlp::group(const MlpCall& call) {
   const Experts& experts = config_.experts;
-  const DeviceExperts& layer = call.layer.experts;
   Groups groups{.places = call.rows * experts.chosen};
-  groups.block_rows = kernels::cuda::grouped_block_rows(
-      groups.places, experts.count,
-      layer.gate_up.format.has_value() || layer.down.format.has_value());
+  groups.block_rows =
+      kernels::cuda::grouped_block_rows(groups.places, experts.count, kind_of(call.layer.experts));
   groups.count = kernels::cuda::most_expert_rows(groups.places, experts.count, groups.block_rows);
   QUIRE_TRY_STATUS(to_status(kernels::cuda::group_rows({.ids = ids_.data(),
                                                         .rows = call.rows,
@@ -105,14 +139,15 @@ Result<ExpertMlp::Groups> ExpertMlp::group(const MlpCall& call) {
 // Computes out [places, outputs] from rows of x, with the biases of the experts.
 Status ExpertMlp::multiply(const DeviceMatrix& matrix, const Groups& groups, const Half* x,
                            const std::int32_t* row_of, float* out) {
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::multiply_groups({.dtype = dtype_,
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::multiply_groups({.dtype = weights_.dtype,
                                                              .weights = experts_of(matrix),
                                                              .x = x,
                                                              .row_of = row_of,
                                                              .groups = groups_.data(),
                                                              .num_groups = groups.count,
                                                              .block_rows = groups.block_rows,
-                                                             .out = out},
+                                                             .out = out,
+                                                             .images = images_.data()},
                                                             stream()),
                              "multiply_groups"));
   if (matrix.bias.data() == nullptr) {
@@ -133,7 +168,7 @@ Status ExpertMlp::run_part(const MlpCall& call) {
   QUIRE_TRY_STATUS(choose(call));
   QUIRE_TRY(const Groups groups, group(call));
   QUIRE_TRY_STATUS(multiply(layer.gate_up, groups, call.normed, row_of_.data(), gate_up_.data()));
-  QUIRE_TRY_STATUS(to_status(kernels::cuda::gate_mul({.dtype = dtype_,
+  QUIRE_TRY_STATUS(to_status(kernels::cuda::gate_mul({.dtype = weights_.dtype,
                                                       .activation = config_.activation,
                                                       .has_gates = config_.gates_mlp,
                                                       .gate_up = gate_up_.data(),
@@ -145,7 +180,7 @@ Status ExpertMlp::run_part(const MlpCall& call) {
   QUIRE_TRY_STATUS(multiply(layer.down, groups, gated_.data(), nullptr, products_.data()));
   return to_status(kernels::cuda::sum_experts({.products = products_.data(),
                                                .places_of = places_of_.data(),
-                                               .weights = weights_.data(),
+                                               .weights = shares_.data(),
                                                .rows = call.rows,
                                                .chosen = config_.experts.chosen,
                                                .width = config_.hidden_size,

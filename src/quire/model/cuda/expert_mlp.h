@@ -2,17 +2,18 @@
 // step with experts is recorded as any other is.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "quire/device/cuda/device_buffer.h"
 #include "quire/device/cuda/device_context.h"
 #include "quire/kernels/cuda/experts.h"
+#include "quire/kernels/cuda/grouped_products.h"
 #include "quire/kernels/cuda/rows.h"
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_weights.h"
 #include "quire/model/cuda/recorded_steps.h"
 #include "quire/result.h"
-#include "quire/tensor/dtype.h"
 
 namespace quire::model::cuda {
 
@@ -29,9 +30,9 @@ struct MlpCall {
 // Holds the scratch of one decoder. A row's bits depend on that row and the weights alone.
 class ExpertMlp {
  public:
-  // Borrows both. Activations are of `dtype`.
-  ExpertMlp(device::cuda::DeviceContext& device, const ModelConfig& config, tensor::DType dtype)
-      : device_(device), config_(config), dtype_(dtype) {}
+  // Borrows all.
+  ExpertMlp(device::cuda::DeviceContext& device, const ModelConfig& config,
+            const DeviceWeights& weights);
 
   // Makes room for a step of so many rows. `recorded` knows the addresses.
   [[nodiscard]] Status reserve(std::int64_t rows, RecordedSteps& recorded);
@@ -50,22 +51,28 @@ class ExpertMlp {
     int block_rows = 0;
   };
   [[nodiscard]] Result<Groups> group(const MlpCall& call);
+  // Returns how the experts' weights of a layer are multiplied.
+  [[nodiscard]] kernels::cuda::GroupedWeights kind_of(const DeviceExperts& experts) const;
+  // Returns the most bytes of images that so many places of a layer take.
+  [[nodiscard]] std::int64_t images_bytes(const DeviceExperts& experts, std::int64_t places) const;
   [[nodiscard]] Status multiply(const DeviceMatrix& matrix, const Groups& groups,
                                 const kernels::cuda::Half* x, const std::int32_t* row_of,
                                 float* out);
 
   device::cuda::DeviceContext& device_;
   const ModelConfig& config_;
-  const tensor::DType dtype_;
+  const DeviceWeights& weights_;
+  const bool is_wide_;  // the device has kernels for groups of many rows of codes
   // A part of a step has T rows, P = T * chosen places. E experts, H hidden, I of an expert.
   device::cuda::DeviceBuffer<float> logits_;                      // [T, E]
   device::cuda::DeviceBuffer<std::int32_t> ids_;                  // [T, chosen]
-  device::cuda::DeviceBuffer<float> weights_;                     // [T, chosen]
+  device::cuda::DeviceBuffer<float> shares_;                      // [T, chosen]
   device::cuda::DeviceBuffer<std::int32_t> row_of_, places_of_;   // [P], [T, chosen]
   device::cuda::DeviceBuffer<kernels::cuda::ExpertRows> groups_;  // as most_expert_rows() says
   device::cuda::DeviceBuffer<float> gate_up_;                     // [P, 2 I]
   device::cuda::DeviceBuffer<kernels::cuda::Half> gated_;         // [P, I]
   device::cuda::DeviceBuffer<float> products_;                    // [P, H]
+  device::cuda::DeviceBuffer<std::byte> images_;                  // of rows, in large groups
 };
 
 }  // namespace quire::model::cuda

@@ -21,14 +21,14 @@ namespace quire::model::cuda {
 // Holds the scratch of one decoder.
 class Mlp {
  public:
-  // Borrows all. Activations are of `dtype`.
-  Mlp(device::cuda::DeviceContext& device, const ModelConfig& config, tensor::DType dtype,
+  // Borrows all.
+  Mlp(device::cuda::DeviceContext& device, const ModelConfig& config, const DeviceWeights& weights,
       Products& products)
       : device_(device),
         config_(config),
-        dtype_(dtype),
+        dtype_(weights.dtype),
         products_(products),
-        experts_(device, config, dtype) {}
+        experts_(device, config, weights) {}
 
   // Makes room for a step of so many rows. `recorded` knows the addresses.
   [[nodiscard]] Status reserve(std::int64_t rows, RecordedSteps& recorded);
