@@ -30,14 +30,18 @@ struct KVAppendParams {
   // [T] or empty: tokens whose number is not `format` are left out, as they belong to other views.
   std::span<const std::uint8_t> formats = {};
   std::uint8_t format = 0;
+  // [T] or empty: not 0 for tokens whose K and V are in their slots already. They are not written.
+  // Builds without NDEBUG, or with a sanitizer, check that writing them would change nothing.
+  std::span<const std::uint8_t> kept = {};
 
   [[nodiscard]] std::int64_t row_of(std::int64_t token) const {
     return rows.empty() ? token : rows[static_cast<std::size_t>(token)];
   }
-  // Returns whether a token is stored by this call.
+  // Returns whether a token is of this call's view.
   [[nodiscard]] bool stores(std::size_t token) const {
     return formats.empty() || formats[token] == format;
   }
+  [[nodiscard]] bool keeps(std::size_t token) const { return !kept.empty() && kept[token] != 0; }
 };
 
 // Writes K and V of each token to its slot. Preconditions (QUIRE_CHECK): every slot lies inside the
@@ -45,5 +49,9 @@ struct KVAppendParams {
 // head_dim * dtype; of int8, scales too.
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
+
+// Returns whether the slot of a token has the K and V that kv_append would write. Writes nothing.
+[[nodiscard]] bool is_kept(const KernelContext& context, const KVAppendParams& params,
+                           const tensor::PagedKVView& view, std::int64_t token);
 
 }  // namespace quire::kernels

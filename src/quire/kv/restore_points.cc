@@ -136,8 +136,9 @@ void RestorePoints::set_keeper(PointKeeper keeper) { state_->losing.set_keeper(s
 
 void RestorePoints::note_brought(SeqId id, std::int32_t first) {
   SequenceStates& states = *state_->states_of(id);
-  const std::int32_t length = state_->sequence(id).num_computed();
-  state_->tokens_replayed -= std::max(std::min(length, states.replays_until()) - first, 0);
+  const Sequence& sequence = state_->sequence(id);
+  const std::int32_t length = sequence.num_computed();
+  state_->tokens_replayed -= std::max(std::min(length, sequence.replays_until()) - first, 0);
   if (length + kPointDistance >= states.left_history_at()) {
     states.leave_history_at(0);
   }

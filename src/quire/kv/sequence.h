@@ -16,10 +16,12 @@
 // them.
 // 7. Its last block may hold tails of several sequences while none of them goes on (coalescing.h).
 // 8. A sequence that has taken up a restore point inside of a block has no block there before room
-// is
-//    made (restore_points.h).
+//    is made (restore_points.h), unless that block is full and known.
+// 9. A sequence may owe tokens: their KV is there, and the state behind them is not. The next steps
+//    compute them, and write none of their KV (ADR 0061).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,7 +47,8 @@ struct OpenRun {
   FormatId format;  // format of `blocks`
   BlockTable blocks;
   OpenBlocks open_blocks;           // where the pool's own format is written block by block
-  std::int32_t num_tokens = 0;      // tokens with KV
+  std::int32_t num_tokens = 0;      // tokens with KV, behind which the next step goes on
+  std::int32_t kept_tokens = 0;     // tokens with KV, if more: those behind num_tokens are owed
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t room = 0;            // tokens that may be written without another extend()
   // Slot of the last block in which its tokens begin: not 0 where that block was coalesced.
@@ -53,6 +56,9 @@ struct OpenRun {
   // Blocks are set aside for this holder, for KV of so many tokens.
   ReservedBlocks::Holder holder = ReservedBlocks::kNobody;
   std::int64_t reserved_tokens = 0;
+
+  // Returns the tokens whose KV is there, owed ones too.
+  [[nodiscard]] std::int32_t rows() const { return std::max(num_tokens, kept_tokens); }
 };
 
 struct SealedRun {
@@ -119,12 +125,22 @@ class Sequence {
   [[nodiscard]] bool set_behind_window(BehindWindow past);
   // Does what Sequences::rollback says.
   [[nodiscard]] Status rollback(std::int32_t length);
+  // Returns whether KV behind its state can stay: it follows from its tokens, row by row.
+  [[nodiscard]] bool may_owe() const;
+  // Goes back to the state behind `length` tokens, and owes the tokens behind it whose KV is there.
+  // Preconditions: may_owe(), and no more tokens than have KV.
+  void owe_from(std::int32_t length);
+  // Gives up the KV of owed tokens, and that of the block in which the state stands.
+  void drop_owed();
+  // Says up to where its tokens were known before, so that computing them is a replay.
+  void replay_until(std::int32_t tokens) { replays_until_ = tokens; }
+  [[nodiscard]] std::int32_t replays_until() const { return replays_until_; }
   // Gives up the KV of the open run, and its blocks where they have the pool's own format.
   void drop_kv();
-  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back. Not 0:
-  // the KV of `tokens` tokens, of which the last ones lie elsewhere. Precondition: a plain sequence
-  // without KV.
-  void attach(std::span<const BlockRef> path, std::int32_t tokens = 0);
+  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back. The
+  // next step goes on behind `tokens` tokens. Tokens of the path behind these are owed. KV of
+  // tokens behind the path lies elsewhere. Precondition: a plain sequence without state.
+  void attach(std::span<const BlockRef> path, std::int32_t tokens);
 
  private:
   void publish_from(std::int32_t block);
@@ -152,6 +168,7 @@ class Sequence {
   std::vector<SealedRun> sealed_;
   OpenRun open_;
   std::int32_t found_blocks_ = 0;  // value of Segment::found_blocks
+  std::int32_t replays_until_ = 0;
   bool composed_ = false;
   SequenceUse use_;
 };

@@ -1,5 +1,6 @@
 #include "quire/kv/sequences.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -81,6 +82,7 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
   const OpenRun& open = sequence.open();
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
+                   .kept_tokens = open.kept_tokens,
                    .start_position = open.start_position,
                    .format = open.format,
                    .last_format = open.format,
@@ -162,7 +164,10 @@ Status Sequences::extend(std::span<const Growth> growths) {
 }
 
 void Sequences::advance(SeqId id, std::int32_t count) {
-  state_->sequence(id).advance(count);
+  Sequence& sequence = state_->sequence(id);
+  const std::int32_t known = sequence.replays_until() - sequence.num_computed();
+  state_->tokens_replayed += std::clamp(known, 0, count);
+  sequence.advance(count);
   SequenceStates* states = state_->states_of(id);
   if (states != nullptr && count > 0) {
     states->advance();
@@ -202,19 +207,35 @@ Status Sequences::rollback(SeqId id, std::int32_t length) {
   if (!state_->states.exist() && usable == stored) {
     return sequence.rollback(length);
   }
-  // The tokens behind the point are computed again.
-  const auto all = sequence.tokens();
-  std::vector<TokenId> kept(all.begin(), all.begin() + length);
+  // The tokens behind the point are computed again, by the next steps.
   const std::int32_t point = state_->states.exist() ? state_->restore_before(id, length) : usable;
-  QUIRE_TRY_STATUS(sequence.rollback(point));
-  state_->tokens_replayed += length - point;
-  if (SequenceStates* states = state_->states_of(id)) {
-    states->replay_until(length);
+  if (state_->states.exist() && sequence.may_owe()) {
+    QUIRE_TRY_STATUS(sequence.rollback(length));
+    sequence.owe_from(point);
+  } else {
+    const auto all = sequence.tokens();
+    const std::vector<TokenId> kept(all.begin(), all.begin() + length);
+    QUIRE_TRY_STATUS(sequence.rollback(point));
+    for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
+      sequence.append(token);
+    }
   }
-  for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
-    sequence.append(token);
-  }
+  sequence.replay_until(length);
   return {};
+}
+
+std::int32_t Sequences::num_owed(SeqId id) const {
+  const OpenRun& open = state_->sequence(id).open();
+  return open.rows() - open.num_tokens;
+}
+
+void Sequences::drop_owed(SeqId id) {
+  Sequence& sequence = state_->sequence(id);
+  if (num_owed(id) > 0) {
+    sequence.drop_owed();
+    state_->states_of(id)->set_lacks_tail(
+        sequence.num_computed() % state_->shared.config().block_tokens != 0);
+  }
 }
 
 void Sequences::close_since(LedgerMark mark) {

@@ -414,7 +414,6 @@ void SequenceStates::drop() {
   now_ = HeldState();
   next_ = HeldState();
   lacks_tail_ = false;
-  replays_until_ = 0;
 }
 
 void SequenceStates::make_room() {

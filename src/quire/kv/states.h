@@ -256,9 +256,6 @@ class SequenceStates {
   [[nodiscard]] std::span<const PointMark> marks() const { return marks_; }
   // Returns the length from which on points are of its own request.
   [[nodiscard]] std::int32_t own_points_from() const { return own_points_from_; }
-  // Notes up to where the tokens were known that are computed again.
-  void replay_until(std::int32_t tokens) { replays_until_ = tokens; }
-  [[nodiscard]] std::int32_t replays_until() const { return replays_until_; }
 
   [[nodiscard]] StateRef now() const { return now_.ref(); }
   [[nodiscard]] StateRef next() const { return next_.is_there() ? next_.ref() : now_.ref(); }
@@ -278,7 +275,6 @@ class SequenceStates {
   HeldState next_;
   bool lacks_tail_ = false;
   std::int32_t left_history_at_ = 0;
-  std::int32_t replays_until_ = 0;
   std::vector<PointMark> marks_;
   std::int32_t own_points_from_ = std::numeric_limits<std::int32_t>::max();
 };

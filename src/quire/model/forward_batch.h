@@ -113,6 +113,9 @@ struct ForwardBatch {
   // each layer for each.
   std::uint8_t num_formats = 1;
   std::span<const std::uint8_t> slot_formats = {};  // [T] or empty: all slots have the first format
+  // [T] or empty: not 0 for rows whose K and V are in their slots already, with the same bits. They
+  // are computed for the states behind them, and not stored (ADR 0061).
+  std::span<const std::uint8_t> kept = {};
   std::span<const BlockSeal> seals = {};            // in any order
   RowCopies copies = {};                            // on the CPU alone
   std::span<const attention::Entry> entries;        // attention; every row is in at least one entry

@@ -108,6 +108,9 @@ void SavedSequences::describe_maps(std::span<const BlockId> maps, const kv::RunV
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose, Windows windows) {
   StateRef with_windows = whose;
+  if (!ledger().config().open_format()) {  // else what is owed is a part of the tail
+    QUIRE_TRY(with_windows, sequences_.pay(whose, {}));
+  }
   if (windows == Windows::kWhole) {
     QUIRE_TRY(with_windows, sequences_.whole(whose, {}));
   }
@@ -223,6 +226,7 @@ Status SavedSequences::try_room(Restored& restored) {
               ledger().segments().compose(restored.uses,
                                           {.tokens = restored.own, .position = restored.position}));
   }
+  ledger().sequences().drop_owed(restored.sequence);  // blocks of others are not written
   ledger().restored_kv().begin_behind_window(restored.sequence, restored.num_kv);
   const std::int32_t there = ledger().sequences().num_computed(restored.sequence);
   Status made;
