@@ -90,6 +90,9 @@ void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
   }
   core.scheduler.complete(
       {.request = id, .sequence = sequence, .first = begun, .count = kept - begun}, std::nullopt);
+  if (core.ledger.points().exist()) {
+    core.ledger.points().note_brought(sequence, begun);
+  }
   if (without_part > 0) {
     core.ledger.restored_kv().publish(sequence);
   }

@@ -208,6 +208,7 @@ struct PrefixMiss {
     kCleared,
     kNoPoint,       // KV is there, and no restore point behind it
     kPointEvicted,  // the restore point gave way to another state
+    kOtherForm,     // known with a state of other arithmetic, whose bits this one's has not
     kWindowFreed,   // KV is there, but in layers with a window that of the last tokens has gone
     kTail,          // less than a block is left, or only the last token, which is always computed
   };
