@@ -99,9 +99,10 @@ class QUIRE_API Sequence {
   [[nodiscard]] std::vector<TokenId> tokens() const;
   // Returns the number of tokens. O(1).
   [[nodiscard]] std::int64_t num_tokens() const;
-  // Returns how many tokens before the last one have no KV, or no state behind them, yet. A rollback
-  // owes what stands behind the restore point, or the window, that it goes back to. The next call
-  // that needs it computes it: append(), generate(), stream(), logits(), replace(), save(). O(1).
+  // Returns how many tokens before the last one have no KV, or no state behind them, yet. A
+  // rollback owes what stands behind the restore point, or the window, that it goes back to. The
+  // next call that needs it computes it: append(), generate(), stream(), logits(), replace(),
+  // save(). O(1).
   [[nodiscard]] std::int64_t owed_tokens() const;
   // Returns how exact the sequence is. O(1).
   // * kExact: the sequence equals a plain prompt of its tokens.

@@ -133,7 +133,8 @@ TEST_P(OwedTokens, OfAnEditAreReplayedWithIt) {
   const double before = computed(llm);
   ASSERT_TRUE(sequence.rollback_to(70).ok());
   ASSERT_TRUE(sequence.replace(50, 52, small_ids(4, 9)).ok());
-  const Ids edited = joined(joined(first(ids, 50), small_ids(4, 9)), Ids(ids.begin() + 52, ids.begin() + 70));
+  const Ids edited =
+      joined(joined(first(ids, 50), small_ids(4, 9)), Ids(ids.begin() + 52, ids.begin() + 70));
   EXPECT_EQ(sequence.tokens(), edited);
   EXPECT_EQ(computed(llm) - before, std::ssize(edited) - 1) << "once, and the last token later";
   EXPECT_EQ(must(sequence.logits()), cold(edited));

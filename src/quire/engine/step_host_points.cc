@@ -72,7 +72,7 @@ void bring_back(Step& step, RequestId id, SeqId sequence) {
                                             core.ledger.sequences().use(sequence).salt);
   const std::int32_t count = point ? point->num_tokens() - first : 0;
   if (count > 0) {
-    core.ledger.sequences().drop_owed(sequence);  // blocks of others are not written
+    core.ledger.points().drop_owed(sequence);  // blocks of others are not written
   }
   if (!point || count <= 0 || !core.ledger.sequences().extend(sequence, count).ok() ||
       !copy_blocks(step).ok() || !write(core, sequence, first, *point).ok()) {

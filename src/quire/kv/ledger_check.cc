@@ -253,14 +253,14 @@ class Checker {
       QUIRE_TRY_STATUS(add_opening_run(sequence));
     } else {
       const std::int32_t room = std::max(open.num_tokens + open.room - open.rows(), 0);
-      QUIRE_TRY_STATUS(add_table(open.blocks, open.rows(), room, true,
-                                 lacks_tail && open.room == 0, open.tail_slot));
+      QUIRE_TRY_STATUS(add_table(open.blocks, open.rows(), room, true, lacks_tail && open.room == 0,
+                                 open.tail_slot));
     }
     QUIRE_TRY_STATUS(check_tail(open, shared_.config().block_tokens));
     if (open.rows() > static_cast<std::int32_t>(sequence.tokens().size())) {
       return broken("L4", open.rows(), " tokens of ", sequence.tokens().size(), " have KV");
     }
-    if (open.rows() > open.num_tokens && !sequence.may_owe()) {
+    if (open.rows() > open.num_tokens && !may_owe(shared_.config(), sequence)) {
       return broken("L4", "a run of ", open.num_tokens, " tokens owes some up to ", open.rows(),
                     ", which its sequence may not");
     }

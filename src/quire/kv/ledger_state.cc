@@ -72,13 +72,11 @@ std::int32_t LedgerState::reattach(SeqId id) {
   }
   const Prefix prefix = cached_prefix(sequence.tokens(), sequence.use().salt, sequence.use().past);
   // A rollback that has found no point keeps KV of its own.
-  const std::int32_t until = std::max(prefix.known_tokens, sequence.replays_until());
-  const auto found =
-      static_cast<std::int32_t>(prefix.blocks.size()) * shared.config().block_tokens;
-  if (prefix.tokens > 0 || found > sequence.open().rows()) {
-    sequence.attach(prefix.blocks, prefix.tokens);
+  const auto found = static_cast<std::int32_t>(prefix.blocks.size()) * shared.config().block_tokens;
+  const OpenRun& own_run = sequence.open();
+  if (prefix.tokens > 0 || found > own_run.rows() || prefix.known_tokens > own_run.replays_until) {
+    sequence.attach(prefix.blocks, prefix.tokens, prefix.known_tokens);
   }
-  sequence.replay_until(until);
   sequence.add_point(prefix.known_tokens);  // others may leave the history there, too
   if (SequenceStates* own = states_of(id)) {
     if (prefix.tokens > 0) {

@@ -29,7 +29,7 @@ class OwedTokens : public testing::Test {
   using Slot = std::pair<std::int32_t, std::int32_t>;  // block and offset
   Ledger ledger_{{.num_blocks = 60, .block_tokens = kBlockTokens, .num_states = 9}};
   std::map<Slot, Tokens> rows_;
-  std::map<std::int32_t, Tokens> states_;                // tokens that each state is behind
+  std::map<std::int32_t, Tokens> states_;  // tokens that each state is behind
   std::map<std::int32_t, std::map<std::int32_t, Tokens>> tails_;  // rows beside it, by offset
   std::int64_t stored_ = 0;
 
@@ -120,7 +120,7 @@ TEST_F(OwedTokens, KeepTheirBlocksAndWriteNoKv) {
   const Ids blocks = block_ids(ledger_, id);
   ASSERT_TRUE(ledger_.sequences().rollback(id, 17).ok());
   EXPECT_EQ(ledger_.sequences().num_computed(id), 10);
-  EXPECT_EQ(ledger_.sequences().num_owed(id), 7);
+  EXPECT_EQ(ledger_.points().num_owed(id), 7);
   EXPECT_EQ(block_ids(ledger_, id), blocks);
   ASSERT_TRUE(step(id, 3));
   ASSERT_TRUE(step(id, 4));
@@ -137,7 +137,7 @@ TEST_F(OwedTokens, OfSeveralRollbacksAreReplayedOnce) {
   ASSERT_TRUE(step(id, 22));
   for (const std::int32_t length : {28, 25, 20}) {
     ASSERT_TRUE(ledger_.sequences().rollback(id, length).ok());
-    EXPECT_EQ(ledger_.sequences().num_owed(id), length - 8);
+    EXPECT_EQ(ledger_.points().num_owed(id), length - 8);
   }
   EXPECT_EQ(ledger_.counts().tokens_replayed, 0) << "nothing was computed yet";
   ledger_.sequences().append(id, 99);
@@ -153,7 +153,7 @@ TEST_F(OwedTokens, OfAForkAreOwedByBothAndTheFirstToWriteCopiesTheirBlock) {
   ASSERT_TRUE(step(id, 6));
   ASSERT_TRUE(ledger_.sequences().rollback(id, 10).ok());
   const SeqId fork = ledger_.sequences().fork(id);
-  EXPECT_EQ(ledger_.sequences().num_owed(fork), 5);
+  EXPECT_EQ(ledger_.points().num_owed(fork), 5);
   const std::int64_t taken = ledger_.counts().blocks_taken;
   ASSERT_TRUE(step(fork, 5));
   EXPECT_EQ(ledger_.counts().blocks_taken, taken) << "no row of it was written";
@@ -182,7 +182,7 @@ TEST_F(OwedTokens, OfAPromptTakeTheBlocksThatAreKnownBehindItsPoint) {
   const std::int64_t taken = ledger_.counts().blocks_taken, stored = stored_;
   const SeqId id = ledger_.sequences().open(prompt, true);
   EXPECT_EQ(ledger_.sequences().num_computed(id), 6);
-  EXPECT_EQ(ledger_.sequences().num_owed(id), 10);
+  EXPECT_EQ(ledger_.points().num_owed(id), 10);
   EXPECT_FALSE(ledger_.points().lacks_tail(id)) << "its block is full and known";
   ASSERT_TRUE(step(id, 13));
   EXPECT_EQ(ledger_.counts().blocks_taken - taken, 1);
@@ -198,7 +198,7 @@ TEST_F(OwedTokens, AreKeptWhereNoPointIsBeforeThem) {
   ASSERT_TRUE(ledger_.sequences().rollback(id, 11).ok());
   EXPECT_EQ(ledger_.sequences().num_computed(id), 0);
   (void)ledger_.preemption().reattach(id);
-  EXPECT_EQ(ledger_.sequences().num_owed(id), 11) << "an admission keeps what the index lacks";
+  EXPECT_EQ(ledger_.points().num_owed(id), 11) << "an admission keeps what the index lacks";
   ASSERT_TRUE(step(id, 11));
   EXPECT_EQ(ledger_.counts().blocks_taken, taken);
   expect_consistent(ledger_);
@@ -211,8 +211,8 @@ TEST_F(OwedTokens, GiveTheirBlocksBackWhenTheirKvIsReadFromElsewhere) {
   ASSERT_TRUE(step(id, 8));
   const SeqId fork = ledger_.sequences().fork(id);
   ASSERT_TRUE(ledger_.sequences().rollback(fork, 13).ok());
-  ledger_.sequences().drop_owed(fork);
-  EXPECT_EQ(ledger_.sequences().num_owed(fork), 0);
+  ledger_.points().drop_owed(fork);
+  EXPECT_EQ(ledger_.points().num_owed(fork), 0);
   EXPECT_TRUE(ledger_.points().lacks_tail(fork));
   EXPECT_EQ(block_ids(ledger_, fork).size(), 1U);
   expect_consistent(ledger_);
@@ -251,9 +251,9 @@ TEST_F(OwedTokens, OfAnyHistoryAreThoseOfItsTokens) {
         ASSERT_TRUE(ledger_.sequences()
                         .rollback(open[at], static_cast<std::int32_t>(random() % (length + 1)))
                         .ok());
-        owed += ledger_.sequences().num_owed(open[at]);
+        owed += ledger_.points().num_owed(open[at]);
         if (random() % 8 == 0) {
-          ledger_.sequences().drop_owed(open[at]);
+          ledger_.points().drop_owed(open[at]);
         }
         break;
       }

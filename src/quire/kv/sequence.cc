@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -42,6 +43,11 @@ BlockRef last_cached(const SharedBlocks& shared, const Sequence& sequence) {
     }
   }
   return kIndexRoot;
+}
+
+bool may_owe(const LedgerConfig& config, const Sequence& sequence) {
+  return config.num_states > 0 && sequence.is_plain() && sequence.use().adopts &&
+         !config.open_format() && sequence.open().format == kOwnFormat;
 }
 
 std::int32_t tokens_of(std::span<const SealedRun> runs) {
@@ -138,11 +144,11 @@ Sequence Sequence::fork() const {
   copy.composed_ = composed_;
   copy.found_blocks_ = found_blocks_;
   copy.sealed_ = sealed_;
-  copy.replays_until_ = replays_until_;
   copy.open_.blocks = open_.blocks.clone(std::min(run_blocks(open_.rows()), open_.blocks.size()));
   copy.open_.format = open_.format;
   copy.open_.num_tokens = open_.num_tokens;
   copy.open_.kept_tokens = open_.kept_tokens;
+  copy.open_.replays_until = open_.replays_until;
   copy.open_.start_position = open_.start_position;
   copy.open_.tail_slot = open_.tail_slot;
   if (const OpenBlock* last = last_open_block()) {
@@ -491,65 +497,41 @@ void Sequence::begin_behind(std::int32_t blocks) {
   open_.num_tokens = tokens;
 }
 
-Status Sequence::rollback(std::int32_t length) {
+Status Sequence::rollback(std::int32_t length, std::optional<std::int32_t> from) {
+  const LedgerConfig& config = shared_->config();
   const auto total = static_cast<std::int32_t>(tokens_.size());
   if (length < 0 || length > total) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", total)};
   }
-  const std::int32_t kept = stored_length(shared_->config(), open_, length);
-  const std::int32_t gone =
-      std::min(open_.blocks.num_given_up(), blocks_for_tokens(shared_->config(), kept));
-  if (gone > blocks_behind_window(shared_->config(), kept)) {
+  const std::int32_t kept = stored_length(config, open_, from.value_or(length));
+  const std::int32_t gone = std::min(open_.blocks.num_given_up(), blocks_for_tokens(config, kept));
+  if (gone > blocks_behind_window(config, kept)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the window of ",
-                          shared_->config().window_tokens, " tokens has freed tokens up to ",
-                          open_.blocks.num_given_up() * shared_->config().block_tokens, " of ",
-                          num_computed(), "; drop the KV and compute it again")};
+                          config.window_tokens, " tokens has freed tokens up to ",
+                          open_.blocks.num_given_up() * config.block_tokens, " of ", num_computed(),
+                          "; drop the KV and compute it again")};
   }
   QUIRE_CHECK(usable_length(*shared_, open_, kept) == kept,
               "a window part that the next row sees has gone");
+  // The block of a point that was just taken up is not there.
+  const std::int32_t there = std::min(open_.rows(), open_.blocks.size() * config.block_tokens);
+  const std::int32_t rows = may_owe(config, *this) ? std::max(kept, std::min(there, length)) : kept;
   tokens_.resize(static_cast<std::size_t>(length));
-  replays_until_ = std::min(replays_until_, length);
+  open_.replays_until = from ? length : std::min(open_.replays_until, length);
   open_.num_tokens = kept;
-  open_.kept_tokens = std::min(open_.kept_tokens, length);
-  open_.kept_tokens = open_.kept_tokens > kept ? open_.kept_tokens : 0;
-  const std::int32_t rows = open_.rows();
-  if (open_.blocks.size() > blocks_for_tokens(shared_->config(), rows) ||
-      rows % shared_->config().block_tokens == 0) {
+  open_.kept_tokens = rows > kept ? rows : 0;
+  if (open_.blocks.size() > blocks_for_tokens(config, rows) || rows % config.block_tokens == 0) {
     open_.tail_slot = 0;  // the block that it is in goes
   }
   give_up_behind(std::min(run_blocks(rows), open_.blocks.size()));
   open_.blocks.take_parts_up(
-      std::min(parts_behind_window(shared_->config(), kept), open_.blocks.num_without_part()));
+      std::min(parts_behind_window(config, kept), open_.blocks.num_without_part()));
   open_.open_blocks.release_from(run_blocks(kept) + (last_open_block() == nullptr ? 0 : 1));
   found_blocks_ = std::min(found_blocks_, run_blocks(rows));
   open_.room = 0;
   return {};
-}
-
-bool Sequence::may_owe() const {
-  return is_plain() && use_.adopts && !opens_blocks() && open_.format == kOwnFormat;
-}
-
-void Sequence::owe_from(std::int32_t length) {
-  QUIRE_CHECK(may_owe() && length <= open_.num_tokens, "a sequence owes tokens without KV");
-  // The block of a point that was just taken up is not there.
-  const std::int32_t stored =
-      std::min(open_.rows(), open_.blocks.size() * shared_->config().block_tokens);
-  open_.num_tokens = length;
-  open_.kept_tokens = stored > length ? stored : 0;
-  open_.room = 0;
-}
-
-void Sequence::drop_owed() {
-  if (open_.kept_tokens > 0) {
-    open_.kept_tokens = 0;
-    open_.tail_slot = 0;
-    give_up_behind(open_.num_tokens / shared_->config().block_tokens);
-    found_blocks_ = std::min(found_blocks_, open_.blocks.size());
-    open_.room = 0;
-  }
 }
 
 void Sequence::exchange_kv(Sequence& other) {
@@ -561,7 +543,15 @@ void Sequence::exchange_kv(Sequence& other) {
   std::swap(found_blocks_, other.found_blocks_);
 }
 
-void Sequence::drop_kv() {
+void Sequence::drop_kv(Dropped what) {
+  if (what == Dropped::kOwed) {
+    open_.kept_tokens = 0;
+    open_.tail_slot = 0;
+    open_.room = 0;
+    give_up_behind(open_.num_tokens / shared_->config().block_tokens);
+    found_blocks_ = std::min(found_blocks_, open_.blocks.size());
+    return;
+  }
   const bool keeps_blocks = open_.format != kOwnFormat;
   if (!keeps_blocks) {
     open_.blocks.truncate(0);
@@ -571,14 +561,16 @@ void Sequence::drop_kv() {
   open_.num_tokens = 0;
   open_.kept_tokens = 0;
   open_.tail_slot = 0;
+  open_.replays_until = 0;
   found_blocks_ = 0;
-  replays_until_ = 0;
   open_.room = keeps_blocks && !opens_blocks() ? static_cast<std::int32_t>(tokens_.size()) : 0;
 }
 
-void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens) {
+void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens, std::int32_t known) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
+  const std::int32_t until = std::max(known, open_.replays_until);
   drop_kv();
+  open_.replays_until = until;
   open_.blocks.reserve_more(static_cast<std::int32_t>(path.size()));
   found_blocks_ = static_cast<std::int32_t>(path.size());
   const std::int32_t stored = found_blocks_ * shared_->config().block_tokens;

@@ -165,7 +165,7 @@ Status Sequences::extend(std::span<const Growth> growths) {
 
 void Sequences::advance(SeqId id, std::int32_t count) {
   Sequence& sequence = state_->sequence(id);
-  const std::int32_t known = sequence.replays_until() - sequence.num_computed();
+  const std::int32_t known = sequence.open().replays_until - sequence.num_computed();
   state_->tokens_replayed += std::clamp(known, 0, count);
   sequence.advance(count);
   SequenceStates* states = state_->states_of(id);
@@ -208,34 +208,8 @@ Status Sequences::rollback(SeqId id, std::int32_t length) {
     return sequence.rollback(length);
   }
   // The tokens behind the point are computed again, by the next steps.
-  const std::int32_t point = state_->states.exist() ? state_->restore_before(id, length) : usable;
-  if (state_->states.exist() && sequence.may_owe()) {
-    QUIRE_TRY_STATUS(sequence.rollback(length));
-    sequence.owe_from(point);
-  } else {
-    const auto all = sequence.tokens();
-    const std::vector<TokenId> kept(all.begin(), all.begin() + length);
-    QUIRE_TRY_STATUS(sequence.rollback(point));
-    for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
-      sequence.append(token);
-    }
-  }
-  sequence.replay_until(length);
-  return {};
-}
-
-std::int32_t Sequences::num_owed(SeqId id) const {
-  const OpenRun& open = state_->sequence(id).open();
-  return open.rows() - open.num_tokens;
-}
-
-void Sequences::drop_owed(SeqId id) {
-  Sequence& sequence = state_->sequence(id);
-  if (num_owed(id) > 0) {
-    sequence.drop_owed();
-    state_->states_of(id)->set_lacks_tail(
-        sequence.num_computed() % state_->shared.config().block_tokens != 0);
-  }
+  return sequence.rollback(length,
+                           state_->states.exist() ? state_->restore_before(id, length) : usable);
 }
 
 void Sequences::close_since(LedgerMark mark) {

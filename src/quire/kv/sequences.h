@@ -89,11 +89,6 @@ class Sequences {
   // window is there. Where the model has states, the length becomes that of the last restore point.
   // The tokens behind it are owed: their KV stays, and the steps that compute them write none.
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
-  // Returns how many tokens it owes whose KV is there.
-  [[nodiscard]] std::int32_t num_owed(SeqId id) const;
-  // Gives up the KV of owed tokens, which the caller reads from elsewhere with their state.
-  // Precondition: no step has computed any of them.
-  void drop_owed(SeqId id);
   // Exchanges the blocks of two sequences, and the room in them. States stay where they are.
   // Precondition: one is a fork of the other, and neither has tokens or KV that the other lacks.
   void exchange_kv(SeqId a, SeqId b);

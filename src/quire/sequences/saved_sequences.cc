@@ -230,7 +230,7 @@ Status SavedSequences::try_room(Restored& restored) {
               ledger().segments().compose(restored.uses,
                                           {.tokens = restored.own, .position = restored.position}));
   }
-  ledger().sequences().drop_owed(restored.sequence);  // blocks of others are not written
+  ledger().points().drop_owed(restored.sequence);  // blocks of others are not written
   ledger().restored_kv().begin_behind_window(restored.sequence, restored.num_kv);
   const std::int32_t there = ledger().sequences().num_computed(restored.sequence);
   Status made;

@@ -73,8 +73,9 @@ class SequenceService {
   [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
                                         const Interrupt& interrupted,
                                         const RequestOptions& options = {});
-  // Returns a state of the first `length` tokens. Computes nothing: where the KV or the state behind
-  // some of them is not there, the next step owes these tokens. kInvalidArgument outside [0, tokens].
+  // Returns a state of the first `length` tokens. Computes nothing: where the KV or the state
+  // behind some of them is not there, the next step owes these tokens. kInvalidArgument outside [0,
+  // tokens].
   [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
   // Replaces tokens [start, stop) by `tokens`, and computes again what stands behind them. In
   // tokens of segments it computes all as a plain prompt.
