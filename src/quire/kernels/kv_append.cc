@@ -251,20 +251,21 @@ void kv_append(const KernelContext& context, const KVAppendParams& params,
   check(params, view);
   const std::int64_t cost = std::int64_t{view.kv_heads} * view.head_dim * kScatterCost;
   const bool int8 = view.format == tensor::KVFormat::kInt8;
-  parallel_ranges(context, static_cast<std::int64_t>(params.slots.size()), cost,
-                  [&](std::int64_t first, std::int64_t last) {
-                    for (std::int64_t token = first; token < last; ++token) {
-                      if (!params.stores(static_cast<std::size_t>(token))) {
-                        continue;
-                      }
-                      if (params.keeps(static_cast<std::size_t>(token))) {
-                        QUIRE_CHECK(!kComparesKept || is_kept(context, params, view, token),
-                                    "KV that was there has other bits than computing it again");
-                        continue;
-                      }
-                      (int8 ? append_int8_token : append_token)(context, params, view, token);
-                    }
-                  });
+  parallel_ranges(
+      context, static_cast<std::int64_t>(params.slots.size()), cost,
+      [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t token = first; token < last; ++token) {
+          if (!params.stores(static_cast<std::size_t>(token))) {
+            continue;
+          }
+          if (!params.kept.empty() && params.kept[static_cast<std::size_t>(token)] != 0) {
+            QUIRE_CHECK(!kComparesKept || is_kept(context, params, view, token),
+                        "KV that was there has other bits than computing it again");
+            continue;
+          }
+          (int8 ? append_int8_token : append_token)(context, params, view, token);
+        }
+      });
 }
 
 }  // namespace quire::kernels

@@ -30,8 +30,7 @@ struct KVAppendParams {
   // [T] or empty: tokens whose number is not `format` are left out, as they belong to other views.
   std::span<const std::uint8_t> formats = {};
   std::uint8_t format = 0;
-  // [T] or empty: not 0 for tokens whose K and V are in their slots already. They are not written.
-  // Builds without NDEBUG, or with a sanitizer, check that writing them would change nothing.
+  // [T] or empty: tokens not 0 are there, and not written. Debug and sanitized builds compare them.
   std::span<const std::uint8_t> kept = {};
 
   [[nodiscard]] std::int64_t row_of(std::int64_t token) const {
@@ -41,7 +40,6 @@ struct KVAppendParams {
   [[nodiscard]] bool stores(std::size_t token) const {
     return formats.empty() || formats[token] == format;
   }
-  [[nodiscard]] bool keeps(std::size_t token) const { return !kept.empty() && kept[token] != 0; }
 };
 
 // Writes K and V of each token to its slot. Preconditions (QUIRE_CHECK): every slot lies inside the
