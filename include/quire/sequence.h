@@ -99,9 +99,10 @@ class QUIRE_API Sequence {
   [[nodiscard]] std::vector<TokenId> tokens() const;
   // Returns the number of tokens. O(1).
   [[nodiscard]] std::int64_t num_tokens() const;
-  // Returns how many tokens before the last one have no KV, or no state behind them, yet. The next
-  // step computes them. 0 where a call that came before has computed them, as rollback() does.
-  // O(1).
+  // Returns how many tokens before the last one have no KV, or no state behind them, yet. A
+  // rollback owes what stands behind the restore point, or the window, that it goes back to. The
+  // next call that needs it computes it: append(), generate(), stream(), logits(), replace(),
+  // save(). O(1).
   [[nodiscard]] std::int64_t owed_tokens() const;
   // Returns how exact the sequence is. O(1).
   // * kExact: the sequence equals a plain prompt of its tokens.
@@ -135,7 +136,8 @@ class QUIRE_API Sequence {
   [[nodiscard]] Result<Stream> stream(const SamplingParams& params = {},
                                       const RequestOptions& options = {});
   // Returns the logits of the next token: fp32 [vocab_size]. The caller owns them.
-  // Computes the last token and blocks until that is done. The sequence does not change.
+  // Computes what is owed and the last token, and blocks until that is done. The sequence does not
+  // change.
   // Errors: those of a request. kInvalidArgument for an empty sequence.
   [[nodiscard]] Result<std::vector<float>> logits(const Interrupt& interrupted = {});
 
@@ -155,10 +157,10 @@ class QUIRE_API Sequence {
   [[nodiscard]] Status rollback(const Mark& mark);
   // Cuts the sequence to its first `length` tokens. Marks stay.
   // Waits for the running step. O(tokens).
-  // Computes nothing, unless a sliding window has freed KV that is needed again. A sequence of
-  // plain tokens is then computed anew; one behind chunks or joined blocks
-  // returns kInvalidArgument.
-  // Errors: kInvalidArgument outside of [0, num_tokens()].
+  // Computes nothing. Where a sliding window has freed KV that is needed again, or layers carry a
+  // state, it owes tokens (owed_tokens). Several rollbacks in a row cost what the last one owes.
+  // Errors: kInvalidArgument outside of [0, num_tokens()], and where a window has freed KV of a
+  // sequence behind chunks or joined blocks.
   [[nodiscard]] Status rollback_to(std::int64_t length);
   // Keeps what happened since the mark. Forgets the mark and those after it, and frees the KV that
   // only they held.

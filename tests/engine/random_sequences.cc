@@ -74,8 +74,9 @@ void RandomSequences::expect_logits(Live& live) {
     return;
   }
   site_.in_use = static_cast<std::int64_t>(stat(site_.llm, "blocks_in_use"));
+  const std::int64_t owed = live.sequence.owed_tokens();
   const auto logits = live.sequence.logits();
-  if (!site_.refused(logits, need(1))) {
+  if (!site_.refused(logits, need(1 + owed))) {
     ASSERT_EQ(*logits, site_.oracle.logits(live.copy)) << describe(live.copy);
   }
 }
@@ -318,9 +319,10 @@ bool RandomSequences::save() {
   const Live& live = site_.any(live_);
   const std::string path =
       site_.disk.folder / ("sequence" + std::to_string(site_.below(kMostFiles)));
+  const bool owes = live.sequence.owed_tokens() > 0;
   const Status saved = live.sequence.save(path);
-  if (site_.scenario.carries && site_.refused(saved, site_.num_blocks)) {
-    return true;  // all states are held
+  if ((site_.scenario.carries || owes) && site_.refused(saved, site_.num_blocks)) {
+    return true;  // all states are held, or what is owed has no room
   }
   EXPECT_TRUE(saved.ok()) << saved.error().message;
   site_.disk.files[path] = live.copy;

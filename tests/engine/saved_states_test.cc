@@ -190,6 +190,12 @@ TEST_P(SavedStatesOfModels, AStateOfOtherKernelsIsGradedAndFoundByNobodyElse) {
   LLM llm = open();
   Sequence loaded = must(llm.load_sequence(file()));
   EXPECT_EQ(loaded.grade(), ReuseGrade::kEqualMath);
+  const std::vector<ReusePart> parts = must(llm.explain(joined(ids, small_ids(5, 3))));
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_FALSE(parts[0].hit);
+  EXPECT_THAT(parts[0].reason, HasSubstr("known up to token 69"));
+  EXPECT_THAT(parts[0].reason, HasSubstr("of another form"));
+  EXPECT_THAT(must(llm.explain(small_ids(80, 9)))[0].reason, HasSubstr("never seen"));
   EXPECT_EQ(must(llm.forward(ids, ForwardReuse::kExact, ForwardRows::kLast)).cached_tokens, 0);
   EXPECT_EQ(must(loaded.logits()), cold(llm, ids));
   ASSERT_TRUE(loaded.rollback_to(40).ok());

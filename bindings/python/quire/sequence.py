@@ -183,8 +183,8 @@ class Sequence:
 
     @property
     def owed_tokens(self) -> int:
-        """Tokens before the last one whose KV or state the next step computes; 0 where nothing is owed. A rollback
-        computes at once what lies behind the restore point that it goes back to, and owes nothing afterwards."""
+        """Tokens before the last one whose KV or state is computed by the next call that needs it; 0 where nothing is
+        owed. A rollback computes nothing: it owes what lies behind the restore point that it goes back to."""
         return self._handle.owed_tokens
 
     @property

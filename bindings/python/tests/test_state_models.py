@@ -67,14 +67,18 @@ def test_a_lack_of_states_says_how_many_bytes_are_needed():
         assert len(llm.generate(ids(9, 77), GREEDY).token_ids) == 3
 
 
-def test_a_sequence_owes_nothing_once_it_was_rolled_back():
-    with opened("qwen3_5") as llm:
-        sequence = llm.sequence(ids(90, 5))
-        for length in (90, 61, 32, 7, 1):
+def test_a_sequence_owes_what_stands_behind_the_point_that_it_was_rolled_back_to():
+    with opened("qwen3_5") as llm, opened("qwen3_5") as other:
+        sequence = llm.sequence(ids(40, 5))
+        sequence.append(ids(90, 5)[40:])
+        for length, owed in ((90, 0), (80, 40), (61, 21), (40, 0), (7, 6), (1, 0)):
+            computed = llm.stats()["tokens_computed"]
             sequence.rollback(to_length=length)
-            assert sequence.owed_tokens == 0
-            cold = llm.forward(ids(90, 5)[:length], reuse="none", rows="last").logits[-1]
+            assert sequence.owed_tokens == owed
+            assert llm.stats()["tokens_computed"] == computed
+            cold = other.forward(sequence.tokens, reuse="none", rows="last").logits[-1]
             assert (sequence.logits() == cold).all()
+        assert llm.stats()["tokens_replayed"] == 40 + 21 + 6
 
 
 def with_nan(family, tensor, folder):

@@ -1,4 +1,5 @@
-// Tells whether a sanitizer watches: then tests that walk at random take fewer steps.
+// Tells whether a sanitizer watches. Then tests that walk at random take fewer steps, and KV that
+// is kept is compared with what computing it gives.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -203,6 +203,7 @@ const model::ForwardBatch& BatchBuilder::build(std::span<const sched::ScheduledR
             .slots = slots_.slots(),
             .num_formats = std::max(entries_.num_formats(), slots_.num_formats()),
             .slot_formats = slots_.formats(),
+            .kept = slots_.kept(),
             .seals = slots_.seals(),
             .copies = slots_.copies(),
             .entries = entries_.entries(),

@@ -240,6 +240,30 @@ TEST_F(BatchBuilderTest, LogitsAreThoseOfTheRowsThatWereAskedFor) {
 }
 
 // A ledger with a second format, whose blocks have half the bytes.
+TEST(BatchBuilderStates, RowsOfOwedTokensAreKept) {
+  kv::Ledger ledger({.num_blocks = 20, .block_tokens = 4, .num_states = 4});
+  const std::vector<TokenId> tokens(20, 3);
+  const auto opened = [&](std::size_t count) {
+    const SeqId id = ledger.sequences().open(std::span(tokens).first(count), true);
+    EXPECT_TRUE(ledger.sequences().extend(id, static_cast<std::int32_t>(count)).ok());
+    return id;
+  };
+  const SeqId cut = opened(10);
+  ledger.sequences().advance(cut, 10);
+  ASSERT_TRUE(ledger.sequences().rollback(cut, 6).ok());
+  ledger.sequences().append(cut, 5);
+  ASSERT_TRUE(ledger.sequences().extend(cut, 7).ok());
+  const SeqId fresh = opened(2);
+  BatchBuilder builder;
+  const std::vector<std::int32_t> logits = {1, 1};
+  const std::vector<sched::ScheduledRun> runs = {{.sequence = cut, .first = 2, .count = 5},
+                                                 {.sequence = fresh, .first = 0, .count = 2}};
+  const model::ForwardBatch& batch = builder.build(runs, logits, ledger);
+  EXPECT_THAT(batch.kept, ElementsAre(1, 1, 1, 1, 0, 0, 0)) << "token 6 is new";
+  EXPECT_EQ(batch.slots.size(), 7U);
+  EXPECT_TRUE(builder.build({runs.begin() + 1, 1}, {logits.begin(), 1}, ledger).kept.empty());
+}
+
 TEST(BatchBuilderFormats, EntriesAndSlotsNameTheFormatsOfTheirRuns) {
   kv::Ledger ledger({.num_blocks = 40,
                      .block_tokens = kBlockTokens,

@@ -34,6 +34,8 @@ void RowSlots::begin(const kv::LedgerConfig& config) {
   num_formats_ = 1;
   slots_.clear();
   formats_.clear();
+  kept_.clear();
+  keeps_ = false;
   seals_.clear();
   own_blocks_.clear();
   copied_rows_.clear();
@@ -43,6 +45,10 @@ void RowSlots::begin(const kv::LedgerConfig& config) {
 
 std::span<const std::uint8_t> RowSlots::formats() const {
   return num_formats_ == 1 ? std::span<const std::uint8_t>() : std::span(formats_);
+}
+
+std::span<const std::uint8_t> RowSlots::kept() const {
+  return keeps_ ? std::span(kept_) : std::span<const std::uint8_t>();
 }
 
 void RowSlots::add(const kv::RunView& open, RowRange rows) {
@@ -114,6 +120,9 @@ void RowSlots::add_block(const kv::RunView& open, std::int32_t index, RowRange r
   for (std::int32_t i = 0; i < rows.count; ++i) {
     slots_.push_back({.block = own.block.value, .offset = begin + i});
     formats_.push_back(own.format.value);
+    const bool kept = first_token + begin + i < open.kept_tokens;
+    kept_.push_back(kept ? 1 : 0);
+    keeps_ = keeps_ || kept;
   }
   num_formats_ = std::max(num_formats_, static_cast<std::uint8_t>(own.format.value + 1));
 }

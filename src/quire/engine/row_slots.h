@@ -36,7 +36,8 @@ class RowSlots {
   };
 
   void begin(const kv::LedgerConfig& config);
-  // Adds slots for rows of an open run, of which `open.num_tokens` tokens are stored.
+  // Adds slots for rows of an open run, of which `open.num_tokens` tokens are stored. Rows of
+  // tokens before `open.kept_tokens` are kept.
   void add(const kv::RunView& open, RowRange rows);
   // Adds copies of other runs' rows, which are the tokens of an open run before its own rows.
   // Precondition: they fill no block that is written when it is full.
@@ -47,6 +48,8 @@ class RowSlots {
   [[nodiscard]] std::span<const tensor::KVSlot> slots() const { return slots_; }
   // Returns the formats of the slots [rows]; empty if all are the pool's own.
   [[nodiscard]] std::span<const std::uint8_t> formats() const;
+  // Returns which rows are there already, with the same bits [rows]; empty if none is.
+  [[nodiscard]] std::span<const std::uint8_t> kept() const;
   [[nodiscard]] model::RowCopies copies() const;
   // Returns how many formats the slots name: one more than the last.
   [[nodiscard]] std::uint8_t num_formats() const { return num_formats_; }
@@ -64,6 +67,8 @@ class RowSlots {
   std::uint8_t num_formats_ = 1;
   std::vector<tensor::KVSlot> slots_;
   std::vector<std::uint8_t> formats_;
+  std::vector<std::uint8_t> kept_;
+  bool keeps_ = false;  // some rows are kept
   std::vector<model::BlockSeal> seals_;
   std::vector<OwnBlock> own_blocks_;
   std::vector<std::int32_t> copied_rows_;

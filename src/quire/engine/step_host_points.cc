@@ -71,6 +71,9 @@ void bring_back(Step& step, RequestId id, SeqId sequence) {
   const auto point = core.host_points->open(tokens.first(tokens.size() - 1),
                                             core.ledger.sequences().use(sequence).salt);
   const std::int32_t count = point ? point->num_tokens() - first : 0;
+  if (count > 0) {
+    core.ledger.points().drop_owed(sequence);  // blocks of others are not written
+  }
   if (!point || count <= 0 || !core.ledger.sequences().extend(sequence, count).ok() ||
       !copy_blocks(step).ok() || !write(core, sequence, first, *point).ok()) {
     return;

@@ -75,6 +75,7 @@ bool make_room(Step& step, SeqId sequence, std::int32_t kept, std::int32_t witho
 void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
   EngineCore& core = step.core;
   const std::int32_t first = core.ledger.sequences().num_computed(sequence);
+  core.ledger.points().drop_owed(sequence);  // blocks of others are not written
   const bool begins_block =
       first % core.ledger.config().block_tokens == 0 || core.ledger.points().lacks_tail(sequence);
   const std::int32_t without_part = core.swap_space.without_part(id);
@@ -89,6 +90,9 @@ void restore(Step& step, RequestId id, SeqId sequence, std::int32_t kept) {
   }
   core.scheduler.complete(
       {.request = id, .sequence = sequence, .first = begun, .count = kept - begun}, std::nullopt);
+  if (core.ledger.points().exist()) {
+    core.ledger.points().note_brought(sequence, begun);
+  }
   if (without_part > 0) {
     core.ledger.restored_kv().publish(sequence);
   }

@@ -8,11 +8,14 @@
 #include <cstring>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "quire/base/check.h"
+#include "quire/base/sanitized.h"
 #include "quire/kernels/cpu/kernel_table.h"
 #include "quire/kernels/kernel_context.h"
 #include "quire/kernels/kv_codes.h"
+#include "quire/kernels/kv_read.h"
 #include "quire/kernels/parallel.h"
 #include "quire/kernels/plain_slot.h"
 #include "quire/kernels/rotary.h"
@@ -26,6 +29,11 @@ namespace {
 constexpr std::int32_t kFp32Infinity = 0x7f800000;
 constexpr std::int16_t kBf16Infinity = 0x7f80;
 constexpr std::int64_t kScatterCost = 4;  // one scattered value, in units of kElementsPerTask
+#ifdef NDEBUG
+constexpr bool kComparesKept = base::kSanitized;
+#else
+constexpr bool kComparesKept = true;
+#endif
 
 // One head of one token in fp32; values beyond the model's head size stay zero.
 using Head = std::array<float, kMaxHeadDim>;
@@ -108,6 +116,19 @@ void refuse(const KVAppendParams& params, std::size_t token) {
   }
 }
 
+// Stores one head of a token. Returns whether all of it could be held.
+bool store_head(const KernelContext& context, const tensor::PagedKVView& view, int head,
+                tensor::KVSlot slot, const Head& k, const Head& v) {
+  const auto stored_dim = static_cast<std::size_t>(view.head_dim);
+  if (view.format == tensor::KVFormat::kInt8) {
+    return store_int8(view, head, slot, {k.data(), stored_dim}, {v.data(), stored_dim});
+  }
+  return view.dtype == tensor::DType::kFloat32
+             ? store_f32(plain_slot<float>(view, head, slot), k, v, view.head_dim)
+             : store_bf16(*context.table, plain_slot<std::uint16_t>(view, head, slot), k, v,
+                          view.head_dim);
+}
+
 void append_int8_token(const KernelContext& context, const KVAppendParams& params,
                        const tensor::PagedKVView& view, std::int64_t token) {
   const auto stored_dim = static_cast<std::size_t>(view.head_dim);
@@ -116,7 +137,7 @@ void append_int8_token(const KernelContext& context, const KVAppendParams& param
   Head v = {};
   for (int head = 0; head < view.kv_heads; ++head) {
     load_head(context, params, token, head, k, v);
-    if (!store_int8(view, head, params.slots[at], {k.data(), stored_dim}, {v.data(), stored_dim})) {
+    if (!store_head(context, view, head, params.slots[at], k, v)) {
       refuse(params, at);
     }
     if (!params.errors.empty()) {
@@ -141,10 +162,7 @@ void append_token(const KernelContext& context, const KVAppendParams& params,
       ask_for(plain_slot<std::uint16_t>(view, next, slot), view.head_dim);
     }
     load_head(context, params, token, head, k, v);
-    const bool all = fp32 ? store_f32(plain_slot<float>(view, head, slot), k, v, view.head_dim)
-                          : store_bf16(*context.table, plain_slot<std::uint16_t>(view, head, slot),
-                                       k, v, view.head_dim);
-    held = held && all;
+    held = store_head(context, view, head, slot, k, v) && held;
   }
   if (!held) {
     refuse(params, static_cast<std::size_t>(token));
@@ -179,6 +197,8 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
               "a row for every token, or none");
   QUIRE_CHECK(params.formats.empty() || params.formats.size() == params.slots.size(),
               "a format of every token, or of none");
+  QUIRE_CHECK(params.kept.empty() || params.kept.size() == params.slots.size(),
+              "a flag for every token, or none");
   for (std::size_t token = 0; token < params.slots.size(); ++token) {
     const tensor::KVSlot slot = params.slots[token];
     QUIRE_CHECK(!params.stores(token) || (slot.block >= 0 && slot.block < view.num_blocks &&
@@ -189,6 +209,40 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
 
 }  // namespace
 
+bool is_kept(const KernelContext& context, const KVAppendParams& params,
+             const tensor::PagedKVView& view, std::int64_t token) {
+  const tensor::KVSlot slot = params.slots[static_cast<std::size_t>(token)];
+  const tensor::KVSlot alone = {.block = 0, .offset = slot.offset};
+  std::vector<std::byte> bytes(static_cast<std::size_t>(view.block_stride));
+  tensor::PagedKVView block = view;
+  block.data = bytes.data();
+  block.num_blocks = 1;
+  block.kv_heads = 1;
+  const auto size = static_cast<std::size_t>(view.head_dim);
+  std::array<float, kMaxHeadDim> there;  // NOLINT: filled by reading, as is the next one
+  std::array<float, kMaxHeadDim> computed;
+  const auto differ = [&] {
+    return std::memcmp(there.data(), computed.data(), size * sizeof(float)) != 0;
+  };
+  Head k = {};
+  Head v = {};
+  for (int head = 0; head < view.kv_heads; ++head) {
+    load_head(context, params, token, head, k, v);
+    (void)store_head(context, block, 0, alone, k, v);
+    read_key(view, head, slot, std::span(there).first(size));
+    read_key(block, 0, alone, std::span(computed).first(size));
+    if (differ()) {
+      return false;
+    }
+    read_value(view, head, slot, std::span(there).first(size));
+    read_value(block, 0, alone, std::span(computed).first(size));
+    if (differ()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view) {
   if (params.slots.empty()) {
@@ -197,15 +251,21 @@ void kv_append(const KernelContext& context, const KVAppendParams& params,
   check(params, view);
   const std::int64_t cost = std::int64_t{view.kv_heads} * view.head_dim * kScatterCost;
   const bool int8 = view.format == tensor::KVFormat::kInt8;
-  parallel_ranges(context, static_cast<std::int64_t>(params.slots.size()), cost,
-                  [&](std::int64_t first, std::int64_t last) {
-                    for (std::int64_t token = first; token < last; ++token) {
-                      if (!params.stores(static_cast<std::size_t>(token))) {
-                        continue;
-                      }
-                      (int8 ? append_int8_token : append_token)(context, params, view, token);
-                    }
-                  });
+  parallel_ranges(
+      context, static_cast<std::int64_t>(params.slots.size()), cost,
+      [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t token = first; token < last; ++token) {
+          if (!params.stores(static_cast<std::size_t>(token))) {
+            continue;
+          }
+          if (!params.kept.empty() && params.kept[static_cast<std::size_t>(token)] != 0) {
+            QUIRE_CHECK(!kComparesKept || is_kept(context, params, view, token),
+                        "KV that was there has other bits than computing it again");
+            continue;
+          }
+          (int8 ? append_int8_token : append_token)(context, params, view, token);
+        }
+      });
 }
 
 }  // namespace quire::kernels

@@ -30,11 +30,13 @@ struct KVAppendParams {
   // [T] or empty: tokens whose number is not `format` are left out, as they belong to other views.
   std::span<const std::uint8_t> formats = {};
   std::uint8_t format = 0;
+  // [T] or empty: tokens not 0 are there, and not written. Debug and sanitized builds compare them.
+  std::span<const std::uint8_t> kept = {};
 
   [[nodiscard]] std::int64_t row_of(std::int64_t token) const {
     return rows.empty() ? token : rows[static_cast<std::size_t>(token)];
   }
-  // Returns whether a token is stored by this call.
+  // Returns whether a token is of this call's view.
   [[nodiscard]] bool stores(std::size_t token) const {
     return formats.empty() || formats[token] == format;
   }
@@ -45,5 +47,9 @@ struct KVAppendParams {
 // head_dim * dtype; of int8, scales too.
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
+
+// Returns whether the slot of a token has the K and V that kv_append would write. Writes nothing.
+[[nodiscard]] bool is_kept(const KernelContext& context, const KVAppendParams& params,
+                           const tensor::PagedKVView& view, std::int64_t token);
 
 }  // namespace quire::kernels

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "quire/base/sanitized.h"
 #include "quire/device/cpu/isa.h"
 #include "quire/device/cpu/thread_pool.h"
 #include "quire/kernels/cpu/kernel_table.h"
@@ -210,6 +211,55 @@ TEST_P(KVAppendTest, ARowIsStoredWhereverATokenNamesIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KVAppendTest, test::every_isa(), test::isa_test_name);
+
+// Stores three tokens, and stores them again when two of them are kept.
+void expect_kept(const KernelContext& context, DType dtype) {
+  Cache cache(dtype, 5, 64, 2, 3);
+  const std::vector<tensor::KVSlot> slots = {{2, 4}, {0, 1}, {1, 3}};
+  const std::vector<float> k = test::random_floats(3 * 2 * 64, 6);
+  const std::vector<float> v = test::random_floats(3 * 2 * 64, 7);
+  KVAppendParams params = {
+      .k = k, .v = v, .k_stride = 128, .v_stride = 128, .head_dim = 64, .slots = slots};
+  kv_append(context, params, cache.view());
+  const std::vector<std::byte> stored = cache.bytes();
+  std::vector<float> other = k;
+  other[128 + 70] += 1;
+  std::vector<float> values = v;
+  values[2 * 128] -= 1;
+  const auto is_there = [&](std::int64_t token) {
+    return is_kept(context, params, cache.view(), token);
+  };
+  params.k = other;
+  EXPECT_TRUE(is_there(0));
+  EXPECT_FALSE(is_there(1)) << "another key";
+  params.v = values;
+  EXPECT_FALSE(is_there(2)) << "another value";
+  EXPECT_EQ(cache.bytes(), stored) << "comparing writes nothing";
+  const std::vector<std::uint8_t> kept = {1, 0, 1};
+  params.kept = kept;
+  params.v = v;
+  kv_append(context, params, cache.view());
+  EXPECT_NE(cache.bytes(), stored) << "the one that is not kept is written";
+  params.k = k;
+  params.kept = {};
+  kv_append(context, params, cache.view());
+  EXPECT_EQ(cache.bytes(), stored) << "only that one was";
+#ifdef NDEBUG
+  if (!base::kSanitized) {  // other builds end here
+    const std::vector<std::uint8_t> all = {1, 1, 1};
+    params.k = other;
+    params.kept = all;
+    kv_append(context, params, cache.view());
+    EXPECT_EQ(cache.bytes(), stored) << "no kept one is written";
+  }
+#endif
+}
+
+TEST_P(KVAppendTest, AKeptTokenIsNotWrittenAndIsComparedToTheBit) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    expect_kept(context(), dtype);
+  }
+}
 
 TEST(KVAppendDeath, SlotsOutsideTheCacheAreCaught) {
   device::ThreadPool pool(1);

@@ -45,7 +45,7 @@ struct TailBlock {
 // Returns whether the sequence stands still, with a tail in a block of its table.
 bool has_resting_tail(const Sequence& sequence, const SharedBlocks& shared) {
   const OpenRun& open = sequence.open();
-  return open.num_tokens % shared.config().block_tokens != 0 && open.room == 0 &&
+  return open.rows() % shared.config().block_tokens != 0 && open.room == 0 &&
          shared.reserved().size(open.holder) == 0 && open.format == kOwnFormat &&
          !shared.config().open_format();
 }
@@ -63,7 +63,7 @@ std::vector<TailBlock> resting_blocks(const LedgerState& state) {
       block.block = open.blocks.live().back();
       block.tails.push_back({.sequence = {id},
                              .slot = open.tail_slot,
-                             .tokens = open.num_tokens % shared.config().block_tokens});
+                             .tokens = open.rows() % shared.config().block_tokens});
     }
   }
   std::vector<TailBlock> blocks;

@@ -129,7 +129,7 @@ Status add_reserved(const LedgerState& state, BlockUses& uses) {
 
 // Checks that a tail in the middle of a block ends in it, and that nobody writes behind it.
 Status check_tail(const OpenRun& run, std::int32_t block_tokens) {
-  const std::int32_t tokens = run.num_tokens % block_tokens;
+  const std::int32_t tokens = run.rows() % block_tokens;
   const bool within = tokens > 0 && run.tail_slot + tokens <= block_tokens && run.room == 0;
   return run.tail_slot == 0 || within
              ? Status()
@@ -252,13 +252,17 @@ class Checker {
     if (shared_.config().formats[format.value].open) {
       QUIRE_TRY_STATUS(add_opening_run(sequence));
     } else {
-      QUIRE_TRY_STATUS(add_table(open.blocks, open.num_tokens, sequence.open().room, true,
-                                 lacks_tail && sequence.open().room == 0, open.tail_slot));
+      const std::int32_t room = std::max(open.num_tokens + open.room - open.rows(), 0);
+      QUIRE_TRY_STATUS(add_table(open.blocks, open.rows(), room, true, lacks_tail && open.room == 0,
+                                 open.tail_slot));
     }
     QUIRE_TRY_STATUS(check_tail(open, shared_.config().block_tokens));
-    if (sequence.num_computed() > static_cast<std::int32_t>(sequence.tokens().size())) {
-      return broken("L4", sequence.num_computed(), " tokens of ", sequence.tokens().size(),
-                    " have KV");
+    if (open.rows() > static_cast<std::int32_t>(sequence.tokens().size())) {
+      return broken("L4", open.rows(), " tokens of ", sequence.tokens().size(), " have KV");
+    }
+    if (open.rows() > open.num_tokens && !may_owe(shared_.config(), sequence)) {
+      return broken("L4", "a run of ", open.num_tokens, " tokens owes some up to ", open.rows(),
+                    ", which its sequence may not");
     }
     const std::int32_t given_up = open.blocks.num_given_up();
     const bool begins = open.num_tokens == given_up * shared_.config().block_tokens;
@@ -382,7 +386,7 @@ class Checker {
       return {};
     }
     for (std::int32_t i = open.blocks.num_given_up();
-         (i + 1) * shared_.config().block_tokens <= open.num_tokens; ++i) {
+         (i + 1) * shared_.config().block_tokens <= open.rows(); ++i) {
       const BlockRef block = open.blocks.ref(i);
       const auto own = sequence.tokens().subspan(static_cast<std::size_t>(i) * step, step);
       if (!shared_.index().contains(block)) {

@@ -71,23 +71,21 @@ std::int32_t LedgerState::reattach(SeqId id) {
     return 0;
   }
   const Prefix prefix = cached_prefix(sequence.tokens(), sequence.use().salt, sequence.use().past);
-  if (prefix.tokens > 0) {
-    sequence.attach(prefix.blocks, prefix.tokens);
+  // A rollback that has found no point keeps KV of its own.
+  const auto found = static_cast<std::int32_t>(prefix.blocks.size()) * shared.config().block_tokens;
+  const OpenRun& own_run = sequence.open();
+  if (prefix.tokens > 0 || found > own_run.rows() || prefix.known_tokens > own_run.replays_until) {
+    sequence.attach(prefix.blocks, prefix.tokens, prefix.known_tokens);
   }
-  tokens_replayed += prefix.known_tokens - prefix.tokens;
   sequence.add_point(prefix.known_tokens);  // others may leave the history there, too
   if (SequenceStates* own = states_of(id)) {
-    // A rollback that has found no point has counted tokens already.
-    const std::int32_t until = std::max(prefix.known_tokens, own->replays_until());
-    tokens_replayed += until - prefix.known_tokens - own->replays_until();
     if (prefix.tokens > 0) {
       own->restore(prefix.state);
-      own->set_lacks_tail(prefix.tokens % shared.config().block_tokens != 0);
+      own->set_lacks_tail(prefix.tokens > found);
     }
     const std::int32_t unknown = prefix.known_tokens - prefix.tokens;
     const bool is_far = unknown > (prefix.tokens > 0 ? kPointDistance : 0);
     own->leave_history_at(is_far ? prefix.known_tokens : 0);
-    own->replay_until(until);
   }
   tokens_reused += sequence.num_computed();
   return sequence.num_computed();
@@ -167,7 +165,9 @@ LedgerState::Prefix LedgerState::cached_prefix(std::span<const TokenId> tokens,
   prefix.tokens = found ? found->tokens : 0;
   prefix.state = found ? found->state : StateRef{};
   prefix.known_tokens = std::max(prefix.known_tokens, prefix.tokens);
-  prefix.blocks.resize(static_cast<std::size_t>(prefix.tokens / block_tokens));
+  if (shared.config().open_format()) {  // rows see their own block as it was computed
+    prefix.blocks.resize(static_cast<std::size_t>(prefix.tokens / block_tokens));
+  }
   return prefix;
 }
 

@@ -66,7 +66,8 @@ struct LedgerState {
   // Returns the refusal of a state.
   [[nodiscard]] Error no_state() const;
 
-  // A cached prefix: full blocks and, where the model has states, the point at its end.
+  // A cached prefix: full blocks and, where the model has states, the last point within it. Blocks
+  // behind the point are owed.
   struct Prefix {
     std::vector<BlockRef> blocks;
     std::int32_t tokens = 0;

@@ -74,6 +74,10 @@ PrefixMiss PrefixCache::explain(std::span<const TokenId> tokens, std::string_vie
   }
   LedgerState::Prefix prefix = state_->cached_prefix(tokens, salt, BehindWindow::kFrees);
   prefix.tokens = std::max(prefix.tokens, elsewhere);
+  const std::int32_t foreign = state_->states.other_form(tokens, salt);
+  if (foreign > std::max(prefix.known_tokens, prefix.tokens)) {
+    return {.why = PrefixMiss::Why::kOtherForm, .token = foreign};
+  }
   if (prefix.known_tokens > prefix.tokens && !state_->states.exist()) {
     return {.why = PrefixMiss::Why::kWindowFreed, .token = prefix.known_tokens};
   }
@@ -115,6 +119,10 @@ std::string to_text(const PrefixMiss& miss) {
     case PrefixMiss::Why::kPointEvicted:
       return base::str_cat("known up to token ", miss.token,
                            ", and the state behind it was evicted to make room");
+    case PrefixMiss::Why::kOtherForm:
+      return base::str_cat("known up to token ", miss.token,
+                           ", and the state behind it is of another form: other arithmetic has "
+                           "computed it");
     case PrefixMiss::Why::kWindowFreed:
       return base::str_cat("known up to token ", miss.token,
                            ", and the window freed the KV before it that some layers read");
@@ -122,6 +130,10 @@ std::string to_text(const PrefixMiss& miss) {
       return "less than a block is left, and the last token is always computed";
   }
   return "";
+}
+
+void PrefixCache::note_other_form(std::span<const TokenId> tokens, std::string_view salt) {
+  state_->states.note_other_form(tokens, salt);
 }
 
 std::int32_t PrefixCache::clear() {

@@ -35,6 +35,9 @@ class PrefixCache {
   // come from elsewhere. Cost: O(match + blocks).
   [[nodiscard]] PrefixMiss explain(std::span<const TokenId> tokens, std::string_view salt = {},
                                    std::int32_t elsewhere = 0) const;
+  // Notes that a state behind these tokens is known that other arithmetic has computed. A match
+  // never ends there; explain() tells why. The last ones are known, by hash alone.
+  void note_other_form(std::span<const TokenId> tokens, std::string_view salt);
   // Forgets every cached block that no sequence uses. Returns how many became free.
   std::int32_t clear();
 

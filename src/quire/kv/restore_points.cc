@@ -59,6 +59,20 @@ bool RestorePoints::lacks_tail(SeqId id) const {
   return states != nullptr && states->lacks_tail();
 }
 
+std::int32_t RestorePoints::num_owed(SeqId id) const {
+  const OpenRun& open = state_->sequence(id).open();
+  return open.rows() - open.num_tokens;
+}
+
+void RestorePoints::drop_owed(SeqId id) {
+  Sequence& sequence = state_->sequence(id);
+  if (num_owed(id) > 0) {
+    sequence.drop_kv(Sequence::Dropped::kOwed);
+    state_->states_of(id)->set_lacks_tail(
+        sequence.num_computed() % state_->shared.config().block_tokens != 0);
+  }
+}
+
 std::vector<RestorePoints::Known> RestorePoints::known(SeqId id) const {
   const Sequence& sequence = state_->sequence(id);
   std::vector<Known> known;
@@ -136,8 +150,9 @@ void RestorePoints::set_keeper(PointKeeper keeper) { state_->losing.set_keeper(s
 
 void RestorePoints::note_brought(SeqId id, std::int32_t first) {
   SequenceStates& states = *state_->states_of(id);
-  const std::int32_t length = state_->sequence(id).num_computed();
-  state_->tokens_replayed -= std::max(std::min(length, states.replays_until()) - first, 0);
+  const Sequence& sequence = state_->sequence(id);
+  const std::int32_t length = sequence.num_computed();
+  state_->tokens_replayed -= std::max(std::min(length, sequence.open().replays_until) - first, 0);
   if (length + kPointDistance >= states.left_history_at()) {
     states.leave_history_at(0);
   }

@@ -51,6 +51,12 @@ class RestorePoints {
   // Returns whether there is such a tail.
   [[nodiscard]] bool lacks_tail(SeqId id) const;
 
+  // Returns how many tokens behind its state a sequence owes whose KV is there.
+  [[nodiscard]] std::int32_t num_owed(SeqId id) const;
+  // Gives up the KV of owed tokens, which the caller reads from elsewhere with their state.
+  // Precondition: no step has computed any of them.
+  void drop_owed(SeqId id);
+
   // A point of a history.
   struct Known {
     std::int32_t tokens = 0;

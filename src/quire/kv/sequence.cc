@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -42,6 +43,11 @@ BlockRef last_cached(const SharedBlocks& shared, const Sequence& sequence) {
     }
   }
   return kIndexRoot;
+}
+
+bool may_owe(const LedgerConfig& config, const Sequence& sequence) {
+  return config.num_states > 0 && sequence.is_plain() && sequence.use().adopts &&
+         !config.open_format() && sequence.open().format == kOwnFormat;
 }
 
 std::int32_t tokens_of(std::span<const SealedRun> runs) {
@@ -138,10 +144,11 @@ Sequence Sequence::fork() const {
   copy.composed_ = composed_;
   copy.found_blocks_ = found_blocks_;
   copy.sealed_ = sealed_;
-  copy.open_.blocks =
-      open_.blocks.clone(std::min(run_blocks(open_.num_tokens), open_.blocks.size()));
+  copy.open_.blocks = open_.blocks.clone(std::min(run_blocks(open_.rows()), open_.blocks.size()));
   copy.open_.format = open_.format;
   copy.open_.num_tokens = open_.num_tokens;
+  copy.open_.kept_tokens = open_.kept_tokens;
+  copy.open_.replays_until = open_.replays_until;
   copy.open_.start_position = open_.start_position;
   copy.open_.tail_slot = open_.tail_slot;
   if (const OpenBlock* last = last_open_block()) {
@@ -205,16 +212,18 @@ bool Sequence::must_copy_open_block() const {
   if (const OpenBlock* last = last_open_block()) {
     return shared_->is_shared(last->block);
   }
-  const std::int32_t at = open_.num_tokens / block_tokens;
-  return open_.num_tokens % block_tokens != 0 && at < open_.blocks.size() &&
+  const std::int32_t at = open_.rows() / block_tokens;
+  return open_.rows() % block_tokens != 0 && at < open_.blocks.size() &&
          (open_.tail_slot > 0 || shared_->is_shared(open_.blocks.ref(at)));
 }
 
 // Returns the blocks that room for `count` tokens takes, in the run's format and open ones.
 Sequence::Need Sequence::need_of(std::int32_t count) const {
   QUIRE_CHECK(count >= 0, "room for a negative number of tokens");
-  const std::int64_t slots = std::int64_t{open_.num_tokens} + count;
-  const bool copies = (count > open_.room || open_.tail_slot > 0) && must_copy_open_block();
+  const std::int64_t end = std::int64_t{open_.num_tokens} + count;
+  const std::int64_t slots = std::max<std::int64_t>(end, open_.rows());
+  const bool writes = count > open_.room && (open_.kept_tokens == 0 || end > open_.kept_tokens);
+  const bool copies = (writes || open_.tail_slot > 0) && must_copy_open_block();
   if (opens_blocks()) {
     return {.stored = std::max(run_blocks(slots) - open_.blocks.size(), 0),
             .open = (copies ? 1 : 0) + (lacks_open_block(slots) ? 1 : 0)};
@@ -277,7 +286,8 @@ void Sequence::extend(std::int32_t count, std::span<const BlockRef>& open) {
   }
   QUIRE_CHECK(open_.format == kOwnFormat, "a run in another format does not grow");
   // Asked before acquire: an eviction may end the sharing, but the block for the copy is counted.
-  const bool copy = must_copy_open_block();
+  const bool writes = open_.num_tokens + count > open_.rows() || open_.kept_tokens == 0;
+  const bool copy = (writes || open_.tail_slot > 0) && must_copy_open_block();
   const BlockId last = open_.blocks.size() == 0 ? BlockId{} : open_.blocks.ids().back();
   const std::int32_t needed = need_of(count).stored;
   open_.blocks.reserve_more(needed);
@@ -287,10 +297,10 @@ void Sequence::extend(std::int32_t count, std::span<const BlockRef>& open) {
   const std::span<const BlockRef> fresh = shared_->acquire(needed, last, open_.holder);
   auto next = fresh.begin();
   if (copy) {
-    const std::int32_t at = open_.num_tokens / shared_->config().block_tokens;
+    const std::int32_t at = open_.rows() / shared_->config().block_tokens;
     shared_->copies().add({.from = open_.blocks.ref(at).id,
                            .to = next->id,
-                           .tokens = open_.num_tokens % shared_->config().block_tokens,
+                           .tokens = open_.rows() % shared_->config().block_tokens,
                            .from_slot = open_.tail_slot});
     open_.blocks.replace(at, *next);
     open_.tail_slot = 0;
@@ -362,6 +372,7 @@ void Sequence::advance_unpublished(std::int32_t count) {
   QUIRE_CHECK(count <= static_cast<std::int32_t>(tokens_.size()) - num_computed(),
               "KV was written for tokens that are not there");
   open_.num_tokens += count;
+  open_.kept_tokens = open_.kept_tokens > open_.num_tokens ? open_.kept_tokens : 0;
   open_.room -= count;
   open_.open_blocks.release_before(open_.num_tokens / shared_->config().block_tokens);
 }
@@ -493,34 +504,39 @@ void Sequence::begin_behind(std::int32_t blocks) {
   open_.num_tokens = tokens;
 }
 
-Status Sequence::rollback(std::int32_t length) {
+Status Sequence::rollback(std::int32_t length, std::optional<std::int32_t> from) {
+  const LedgerConfig& config = shared_->config();
   const auto total = static_cast<std::int32_t>(tokens_.size());
   if (length < 0 || length > total) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the sequence has ", total)};
   }
-  const std::int32_t kept = stored_length(shared_->config(), open_, length);
-  const std::int32_t kept_blocks = blocks_for_tokens(shared_->config(), kept);
-  const std::int32_t gone = std::min(open_.blocks.num_given_up(), kept_blocks);
-  if (gone > blocks_behind_window(shared_->config(), kept)) {
+  const std::int32_t kept = stored_length(config, open_, from.value_or(length));
+  const std::int32_t gone = std::min(open_.blocks.num_given_up(), blocks_for_tokens(config, kept));
+  if (gone > blocks_behind_window(config, kept)) {
     return {ErrorCode::kInvalidArgument,
             base::str_cat("cannot roll back to ", length, " tokens: the window of ",
-                          shared_->config().window_tokens, " tokens has freed tokens up to ",
-                          open_.blocks.num_given_up() * shared_->config().block_tokens, " of ",
-                          num_computed(), "; drop the KV and compute it again")};
+                          config.window_tokens, " tokens has freed tokens up to ",
+                          open_.blocks.num_given_up() * config.block_tokens, " of ", num_computed(),
+                          "; drop the KV and compute it again")};
   }
   QUIRE_CHECK(usable_length(*shared_, open_, kept) == kept,
               "a window part that the next row sees has gone");
+  // The block of a point that was just taken up is not there.
+  const std::int32_t there = std::min(open_.rows(), open_.blocks.size() * config.block_tokens);
+  const std::int32_t rows = may_owe(config, *this) ? std::max(kept, std::min(there, length)) : kept;
   tokens_.resize(static_cast<std::size_t>(length));
+  open_.replays_until = from ? length : std::min(open_.replays_until, length);
   open_.num_tokens = kept;
-  if (open_.blocks.size() > kept_blocks || kept % shared_->config().block_tokens == 0) {
+  open_.kept_tokens = rows > kept ? rows : 0;
+  if (open_.blocks.size() > blocks_for_tokens(config, rows) || rows % config.block_tokens == 0) {
     open_.tail_slot = 0;  // the block that it is in goes
   }
-  give_up_behind(std::min(run_blocks(kept), open_.blocks.size()));
+  give_up_behind(std::min(run_blocks(rows), open_.blocks.size()));
   open_.blocks.take_parts_up(
-      std::min(parts_behind_window(shared_->config(), kept), open_.blocks.num_without_part()));
+      std::min(parts_behind_window(config, kept), open_.blocks.num_without_part()));
   open_.open_blocks.release_from(run_blocks(kept) + (last_open_block() == nullptr ? 0 : 1));
-  found_blocks_ = std::min(found_blocks_, run_blocks(kept));
+  found_blocks_ = std::min(found_blocks_, run_blocks(rows));
   open_.room = 0;
   return {};
 }
@@ -529,11 +545,20 @@ void Sequence::exchange_kv(Sequence& other) {
   std::swap(open_.blocks, other.open_.blocks);
   std::swap(open_.open_blocks, other.open_.open_blocks);
   std::swap(open_.room, other.open_.room);
+  std::swap(open_.kept_tokens, other.open_.kept_tokens);
   std::swap(open_.tail_slot, other.open_.tail_slot);
   std::swap(found_blocks_, other.found_blocks_);
 }
 
-void Sequence::drop_kv() {
+void Sequence::drop_kv(Dropped what) {
+  if (what == Dropped::kOwed) {
+    open_.kept_tokens = 0;
+    open_.tail_slot = 0;
+    open_.room = 0;
+    give_up_behind(open_.num_tokens / shared_->config().block_tokens);
+    found_blocks_ = std::min(found_blocks_, open_.blocks.size());
+    return;
+  }
   const bool keeps_blocks = open_.format != kOwnFormat;
   if (!keeps_blocks) {
     open_.blocks.truncate(0);
@@ -541,17 +566,23 @@ void Sequence::drop_kv() {
   open_.open_blocks.release_from(0);
   shared_->reserved().give_back(std::exchange(open_.holder, ReservedBlocks::kNobody));
   open_.num_tokens = 0;
+  open_.kept_tokens = 0;
   open_.tail_slot = 0;
+  open_.replays_until = 0;
   found_blocks_ = 0;
   open_.room = keeps_blocks && !opens_blocks() ? static_cast<std::int32_t>(tokens_.size()) : 0;
 }
 
-void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens) {
+void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens, std::int32_t known) {
   QUIRE_CHECK(is_plain() && open_.num_tokens == 0, "a prefix was attached behind other KV");
+  const std::int32_t until = std::max(known, open_.replays_until);
   drop_kv();
+  open_.replays_until = until;
   open_.blocks.reserve_more(static_cast<std::int32_t>(path.size()));
   found_blocks_ = static_cast<std::int32_t>(path.size());
-  open_.num_tokens = std::max(found_blocks_ * shared_->config().block_tokens, tokens);
+  const std::int32_t stored = found_blocks_ * shared_->config().block_tokens;
+  open_.num_tokens = tokens;
+  open_.kept_tokens = stored > tokens ? stored : 0;
   const std::int32_t passed = use_.past == BehindWindow::kFrees
                                   ? parts_behind_window(shared_->config(), open_.num_tokens)
                                   : 0;

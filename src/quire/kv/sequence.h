@@ -16,10 +16,12 @@
 // them.
 // 7. Its last block may hold tails of several sequences while none of them goes on (coalescing.h).
 // 8. A sequence that has taken up a restore point inside of a block has no block there before room
-// is
-//    made (restore_points.h).
+//    is made (restore_points.h). A full block that is known is there.
+// 9. A sequence may owe tokens: their KV is there, and the state behind them is not. The next steps
+//    compute them, and write none of their KV (ADR 0061).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,14 +47,19 @@ struct OpenRun {
   FormatId format;  // format of `blocks`
   BlockTable blocks;
   OpenBlocks open_blocks;           // where the pool's own format is written block by block
-  std::int32_t num_tokens = 0;      // tokens with KV
+  std::int32_t num_tokens = 0;      // tokens with KV, behind which the next step goes on
+  std::int32_t kept_tokens = 0;     // tokens with KV, if more: those behind num_tokens are owed
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t room = 0;            // tokens that may be written without another extend()
+  std::int32_t replays_until = 0;   // tokens before here were known: computing them is a replay
   // Slot of the last block in which its tokens begin: not 0 where that block was coalesced.
   std::int32_t tail_slot = 0;
   // Blocks are set aside for this holder, for KV of so many tokens.
   ReservedBlocks::Holder holder = ReservedBlocks::kNobody;
   std::int64_t reserved_tokens = 0;
+
+  // Returns the tokens whose KV is there, owed ones too.
+  [[nodiscard]] std::int32_t rows() const { return std::max(num_tokens, kept_tokens); }
 };
 
 struct SealedRun {
@@ -117,14 +124,18 @@ class Sequence {
   void add_point(std::int32_t length);
   // Does what Sequences::set_behind_window says.
   [[nodiscard]] bool set_behind_window(BehindWindow past);
-  // Does what Sequences::rollback says.
-  [[nodiscard]] Status rollback(std::int32_t length);
-  // Gives up the KV of the open run, and its blocks where they have the pool's own format.
-  void drop_kv();
-  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back. Not 0:
-  // the KV of `tokens` tokens, of which the last ones lie elsewhere. Precondition: a plain sequence
-  // without KV.
-  void attach(std::span<const BlockRef> path, std::int32_t tokens = 0);
+  // Does what Sequences::rollback says. Given `from`, a length before that of the KV, it goes on
+  // from there. The tokens between are owed, and their KV is kept where may_owe() allows it.
+  [[nodiscard]] Status rollback(std::int32_t length, std::optional<std::int32_t> from = {});
+  // Gives up the KV of the open run, and its blocks where they have the pool's own format. kOwed
+  // gives up the KV of owed tokens alone, and that of the block in which the state stands.
+  enum class Dropped : std::uint8_t { kAll, kOwed };
+  void drop_kv(Dropped what = Dropped::kAll);
+  // Makes `path`, blocks of the prefix index, the first KV; room made before is given back. The
+  // next step goes on behind `tokens` tokens. Tokens of the path behind these are owed. KV of
+  // tokens behind the path lies elsewhere. `known` tokens were known. Precondition: a plain
+  // sequence without a state, whose blocks, if any, are of owed tokens.
+  void attach(std::span<const BlockRef> path, std::int32_t tokens, std::int32_t known);
 
  private:
   void publish_from(std::int32_t block);
@@ -158,6 +169,10 @@ class Sequence {
 
 // Returns the last block of a sequence that the prefix index knows, or the root when there is none.
 [[nodiscard]] BlockRef last_cached(const SharedBlocks& shared, const Sequence& sequence);
+
+// Returns whether KV behind the state of a sequence can stay. There is a state, and the KV follows
+// from the tokens before it, row by row.
+[[nodiscard]] bool may_owe(const LedgerConfig& config, const Sequence& sequence);
 
 // Returns the tokens of sealed runs; blocks_of returns the blocks that they cover.
 [[nodiscard]] std::int32_t tokens_of(std::span<const SealedRun> runs);

@@ -1,5 +1,6 @@
 #include "quire/kv/sequences.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -81,6 +82,7 @@ void Sequences::append_runs(SeqId id, std::vector<RunView>& views) const {
   const OpenRun& open = sequence.open();
   views.push_back({.blocks = open.blocks.ids(),
                    .num_tokens = open.num_tokens,
+                   .kept_tokens = open.kept_tokens,
                    .start_position = open.start_position,
                    .format = open.format,
                    .last_format = open.format,
@@ -162,7 +164,10 @@ Status Sequences::extend(std::span<const Growth> growths) {
 }
 
 void Sequences::advance(SeqId id, std::int32_t count) {
-  state_->sequence(id).advance(count);
+  Sequence& sequence = state_->sequence(id);
+  const std::int32_t known = sequence.open().replays_until - sequence.num_computed();
+  state_->tokens_replayed += std::clamp(known, 0, count);
+  sequence.advance(count);
   SequenceStates* states = state_->states_of(id);
   if (states != nullptr && count > 0) {
     states->advance();
@@ -202,19 +207,9 @@ Status Sequences::rollback(SeqId id, std::int32_t length) {
   if (!state_->states.exist() && usable == stored) {
     return sequence.rollback(length);
   }
-  // The tokens behind the point are computed again.
-  const auto all = sequence.tokens();
-  std::vector<TokenId> kept(all.begin(), all.begin() + length);
-  const std::int32_t point = state_->states.exist() ? state_->restore_before(id, length) : usable;
-  QUIRE_TRY_STATUS(sequence.rollback(point));
-  state_->tokens_replayed += length - point;
-  if (SequenceStates* states = state_->states_of(id)) {
-    states->replay_until(length);
-  }
-  for (const TokenId token : std::span(kept).subspan(static_cast<std::size_t>(point))) {
-    sequence.append(token);
-  }
-  return {};
+  // The tokens behind the point are computed again, by the next steps.
+  return sequence.rollback(length,
+                           state_->states.exist() ? state_->restore_before(id, length) : usable);
 }
 
 void Sequences::close_since(LedgerMark mark) {

@@ -86,7 +86,7 @@ class Sequences {
   // outside [0, tokens], or when the window has freed a block that is needed. Where blocks are
   // written when they are full, KV of a length inside of such a block ends before it. The tokens
   // from there on are computed again, with the same bits. So are those behind the last length whose
-  // window is there.
+  // window is there, and those behind the last restore point, which are owed (ADR 0061).
   [[nodiscard]] Status rollback(SeqId id, std::int32_t length);
   // Exchanges the blocks of two sequences, and the room in them. States stay where they are.
   // Precondition: one is a fork of the other, and neither has tokens or KV that the other lacks.

@@ -64,6 +64,22 @@ void visit_prefixes(const Lengths& lengths, std::span<const TokenId> tokens, std
 }
 
 constexpr std::size_t kRememberedPoints = 4096;
+constexpr std::size_t kRememberedForms = 256;
+
+// Returns the length of the longest beginning of `tokens` whose hash is one of `known`; 0 for none.
+std::int32_t longest_of(std::span<const std::uint64_t> known, std::span<const TokenId> tokens,
+                        std::string_view salt) {
+  const std::unordered_set<std::uint64_t> hashes(known.begin(), known.end());
+  std::uint64_t hash = hash_of_salt(salt);
+  std::int32_t longest = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    hash = mixed(hash, static_cast<std::uint32_t>(tokens[i]));
+    if (hashes.contains(hash)) {
+      longest = static_cast<std::int32_t>(i) + 1;
+    }
+  }
+  return longest;
+}
 
 }  // namespace
 
@@ -283,16 +299,16 @@ std::vector<States::Points::iterator> States::points_too_close(
 }
 
 std::int32_t States::lost_point(std::span<const TokenId> tokens, std::string_view salt) const {
-  const std::unordered_set<std::uint64_t> lost(lost_.begin(), lost_.end());
-  std::uint64_t hash = hash_of_salt(salt);
-  std::int32_t longest = 0;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    hash = mixed(hash, static_cast<std::uint32_t>(tokens[i]));
-    if (lost.contains(hash)) {
-      longest = static_cast<std::int32_t>(i) + 1;
-    }
-  }
-  return longest;
+  return longest_of(lost_, tokens, salt);
+}
+
+void States::note_other_form(std::span<const TokenId> tokens, std::string_view salt) {
+  foreign_.resize(kRememberedForms);
+  foreign_[next_foreign_++ % kRememberedForms] = hash_of(tokens, salt);
+}
+
+std::int32_t States::other_form(std::span<const TokenId> tokens, std::string_view salt) const {
+  return foreign_.empty() ? 0 : longest_of(foreign_, tokens, salt);
 }
 
 void States::touch(StateRef state) {
@@ -414,7 +430,6 @@ void SequenceStates::drop() {
   now_ = HeldState();
   next_ = HeldState();
   lacks_tail_ = false;
-  replays_until_ = 0;
 }
 
 void SequenceStates::make_room() {

@@ -116,6 +116,11 @@ class States {
   // people: the last ones are known by hash alone.
   [[nodiscard]] std::int32_t lost_point(std::span<const TokenId> tokens,
                                         std::string_view salt) const;
+  // Notes a state behind these tokens that no point may be, as other arithmetic has computed it.
+  void note_other_form(std::span<const TokenId> tokens, std::string_view salt);
+  // Returns the length of the longest such state behind some of `tokens`; 0 for none. For people.
+  [[nodiscard]] std::int32_t other_form(std::span<const TokenId> tokens,
+                                        std::string_view salt) const;
   // Notes that the point is used now.
   void touch(StateRef state);
   // Forgets all points.
@@ -173,6 +178,8 @@ class States {
   Points points_;                                 // by the hash of salt and tokens
   std::map<std::int32_t, std::int32_t> lengths_;  // of points: how many have it
   std::int32_t num_idle_ = 0;
+  std::vector<std::uint64_t> foreign_;  // hashes of the last states of other arithmetic, a ring
+  std::size_t next_foreign_ = 0;
   std::vector<std::uint64_t> lost_;  // hashes of the last points that gave way, a ring
   std::size_t next_lost_ = 0;
   std::uint64_t uses_ = 0;
@@ -256,9 +263,6 @@ class SequenceStates {
   [[nodiscard]] std::span<const PointMark> marks() const { return marks_; }
   // Returns the length from which on points are of its own request.
   [[nodiscard]] std::int32_t own_points_from() const { return own_points_from_; }
-  // Notes up to where the tokens were known that are computed again.
-  void replay_until(std::int32_t tokens) { replays_until_ = tokens; }
-  [[nodiscard]] std::int32_t replays_until() const { return replays_until_; }
 
   [[nodiscard]] StateRef now() const { return now_.ref(); }
   [[nodiscard]] StateRef next() const { return next_.is_there() ? next_.ref() : now_.ref(); }
@@ -278,7 +282,6 @@ class SequenceStates {
   HeldState next_;
   bool lacks_tail_ = false;
   std::int32_t left_history_at_ = 0;
-  std::int32_t replays_until_ = 0;
   std::vector<PointMark> marks_;
   std::int32_t own_points_from_ = std::numeric_limits<std::int32_t>::max();
 };

@@ -170,6 +170,7 @@ struct OpenBlock;
 struct RunView {
   std::span<const BlockId> blocks;  // blocks, with the room made by extend
   std::int32_t num_tokens = 0;      // tokens with KV
+  std::int32_t kept_tokens = 0;     // tokens with KV, if more: no step writes those (ADR 0061)
   std::int32_t start_position = 0;  // use position of run token 0
   std::int32_t stored_from = 0;     // position that the key of run token 0 is rotated to
   FormatId format;                  // format of the blocks but the last
@@ -207,6 +208,7 @@ struct PrefixMiss {
     kCleared,
     kNoPoint,       // KV is there, and no restore point behind it
     kPointEvicted,  // the restore point gave way to another state
+    kOtherForm,     // known with a state of other arithmetic, whose bits this one's has not
     kWindowFreed,   // KV is there, but in layers with a window that of the last tokens has gone
     kTail,          // less than a block is left, or only the last token, which is always computed
   };

@@ -158,6 +158,11 @@ TEST_F(KVFileStates, AFileWithoutAPartIsRefusedByItsName) {
   }
   content_.states.parts = golden_parts;
   ASSERT_TRUE(write().ok());
+  std::vector<StatePart> scan = golden_parts;
+  scan[1].form = StateForm::kScanMatrix;
+  EXPECT_THAT(KVFile::open(path_)->check_states_fit(scan).error().message,
+              HasSubstr("of another form: it has a gated delta state of layer 1, here it is a scan "
+                        "state"));
   std::vector<StatePart> other = golden_parts;
   other[1].bytes = 32;
   EXPECT_THAT(KVFile::open(path_)->check_states_fit(other).error().message,

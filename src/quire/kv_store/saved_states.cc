@@ -98,7 +98,14 @@ std::string parts_difference(std::span<const StatePart> theirs, std::span<const 
   for (const StatePart& part : ours) {
     const auto same = std::ranges::find(theirs, key_of(part), key_of);
     if (same == theirs.end()) {
-      return base::str_cat("it lacks the ", part_name(part));
+      const auto other = std::ranges::find_if(theirs, [&](const StatePart& their) {
+        return their.layer == part.layer &&
+               std::ranges::find(ours, key_of(their), key_of) == ours.end();
+      });
+      return other == theirs.end()
+                 ? base::str_cat("it lacks the ", part_name(part))
+                 : base::str_cat("its state is of another form: it has a ", part_name(*other),
+                                 ", here it is a ", tensor::state_form_name(part.form));
     }
     if (same->bytes != part.bytes) {
       return base::str_cat("the ", part_name(part), " has ", same->bytes, " bytes, here it has ",

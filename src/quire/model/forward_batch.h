@@ -113,9 +113,12 @@ struct ForwardBatch {
   // each layer for each.
   std::uint8_t num_formats = 1;
   std::span<const std::uint8_t> slot_formats = {};  // [T] or empty: all slots have the first format
-  std::span<const BlockSeal> seals = {};            // in any order
-  RowCopies copies = {};                            // on the CPU alone
-  std::span<const attention::Entry> entries;        // attention; every row is in at least one entry
+  // [T] or empty: not 0 for rows whose K and V are in their slots already, with the same bits. They
+  // are computed for the states behind them, and not stored (ADR 0061).
+  std::span<const std::uint8_t> kept = {};
+  std::span<const BlockSeal> seals = {};      // in any order
+  RowCopies copies = {};                      // on the CPU alone
+  std::span<const attention::Entry> entries;  // attention; every row is in at least one entry
   std::span<const std::int32_t>
       logit_rows;  // [S] rows in [0, T) whose logits are wanted, ascending
   // [S] or empty: tokens that the backend may choose itself (Decoder::last_chosen, last_logprobs).

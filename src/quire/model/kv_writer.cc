@@ -17,12 +17,14 @@ void KVWriter::store(const kernels::KernelContext& context, const ForwardBatch& 
                      std::span<const tensor::PagedKVView> views, kernels::KVAppendParams rows) {
   rows.slots = batch.slots;
   rows.formats = batch.slot_formats;
+  rows.kept = batch.kept;
   append(context, views, rows);
   if (!batch.copies.rows.empty()) {
     kernels::KVAppendParams copies = rows;  // their rows say what is refused and changed
     copies.rows = batch.copies.rows;
     copies.slots = batch.copies.slots;
     copies.formats = batch.copies.formats;
+    copies.kept = {};
     copies.refused = {};
     copies.errors = {};
     append(context, views, copies);

@@ -53,7 +53,7 @@ void drop_waiting(const SchedulerState& state, StepPlan& plan) {
   std::vector<RequestId> requests;
   for (const QueuedRequest* waiting : state.waiting) {
     const std::optional<SeqId> id = waiting->sequence;
-    if (id && ledger.sequences().num_computed(*id) > 0) {
+    if (id && ledger.sequences().num_computed(*id) + ledger.points().num_owed(*id) > 0) {
       sequences.push_back(*id);
       requests.push_back(waiting->request.id);
     }

@@ -108,6 +108,9 @@ void SavedSequences::describe_maps(std::span<const BlockId> maps, const kv::RunV
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose, Windows windows) {
   StateRef with_windows = whose;
+  if (!ledger().config().open_format()) {  // else what is owed is a part of the tail
+    QUIRE_TRY(with_windows, sequences_.pay(whose, {}));
+  }
   if (windows == Windows::kWhole) {
     QUIRE_TRY(with_windows, sequences_.whole(whose, {}));
   }
@@ -184,7 +187,11 @@ Result<SavedSequences::Restored> SavedSequences::prepare(std::span<const kv_stor
                                                          SavedState rest, const std::string& salt) {
   QUIRE_TRY_STATUS(check_formats(runs, rest));
   seal_foreign(runs, rest, tiers_.kernels(), ledger().points().exist());
-  Restored restored{.position = rest.own_position, .grade = rest.grade, .salt = salt};
+  Restored restored{.position = rest.own_position,
+                    .grade = rest.grade,
+                    .salt = salt,
+                    .other_form = ledger().points().exist() && rest.ranks.empty() &&
+                                  rest.kernels != tiers_.kernels()};
   QUIRE_TRY_STATUS(reserve_before(runs, rest, restored));
   const auto parts = parts_of(runs, rest);
   if (parts.size() > rest.ranks.size()) {
@@ -223,6 +230,7 @@ Status SavedSequences::try_room(Restored& restored) {
               ledger().segments().compose(restored.uses,
                                           {.tokens = restored.own, .position = restored.position}));
   }
+  ledger().points().drop_owed(restored.sequence);  // blocks of others are not written
   ledger().restored_kv().begin_behind_window(restored.sequence, restored.num_kv);
   const std::int32_t there = ledger().sequences().num_computed(restored.sequence);
   Status made;
@@ -345,7 +353,15 @@ Result<StateRef> SavedSequences::restore_now(const Restored& restored, const Ope
       QUIRE_TRY_STATUS(
           engine_.core().states.write(points.places(restored.sequence).to, restored.last_state));
     }
+    const std::int32_t first = ledger().sequences().num_computed(restored.sequence);
     ledger().sequences().advance(restored.sequence, restored.missing);
+    if (ledger().points().exist()) {
+      ledger().points().note_brought(restored.sequence, first);
+    }
+    if (restored.other_form) {
+      ledger().cache().note_other_form(
+          std::span(restored.own).first(static_cast<std::size_t>(restored.num_kv)), restored.salt);
+    }
     if (restored.lost_parts > 0) {
       ledger().restored_kv().publish(restored.sequence);
     }

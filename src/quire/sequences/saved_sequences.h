@@ -113,6 +113,7 @@ class SavedSequences {
     std::int32_t sampled = 0;
     ReuseGrade grade = ReuseGrade::kExact;
     std::string salt;
+    bool other_form = false;  // true: other arithmetic has computed its state
     SeqId sequence;
     std::int32_t lost_blocks = 0;  // leading blocks of the own run without KV
     std::int32_t lost_parts = 0;   // leading blocks of it without window parts

@@ -140,6 +140,19 @@ StateRef SequenceDrafts::whole(const StateRef& state) {
       {.sequence = all, .sampled = state->sampled, .grade = state->grade, .salt = state->salt});
 }
 
+SeqId SequenceDrafts::resume(const SequenceState& state) {
+  kv::Ledger& ledger = engine_.core().ledger;
+  kv::Sequences& sequences = ledger.sequences();
+  if (state.owed_tokens > 0 && sequences.is_plain(state.sequence)) {
+    const kv::BehindWindow past = sequences.use(state.sequence).past;
+    if (ledger.cache().probe(state.tokens, state.salt, past).tokens >
+        sequences.num_computed(state.sequence)) {
+      return sequences.open(state.tokens, true, {}, state.salt, past);
+    }
+  }
+  return sequences.fork(state.sequence);
+}
+
 // Returns the state's tokens and `tokens`, of which there is at least one. KV that the prefix cache
 // knows of them beyond the state's own is taken from there.
 SequenceDraft SequenceDrafts::next(const SequenceState& state, std::span<const TokenId> tokens,

@@ -54,6 +54,9 @@ class SequenceDrafts {
   // cache what that has beyond the state's own KV.
   [[nodiscard]] SequenceDraft next(const SequenceState& state, std::span<const TokenId> tokens,
                                    const RequestOptions& options);
+  // Returns a sequence of the state's tokens, to go on from: one that owes no more than the state.
+  // KV and states that the prefix cache has beyond the state's own are taken from there.
+  [[nodiscard]] SeqId resume(const SequenceState& state);
   // Returns the state's first `length` tokens, of which there is at least one. Maps on states lead
   // through whole segments alone. So where layers carry a state, a segment that is cut is computed
   // again, behind those before it. kIncompatible where it stood elsewhere.

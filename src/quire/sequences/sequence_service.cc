@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
@@ -317,12 +318,27 @@ Result<tiers::HeldRef> SequenceService::hold(const StateRef& state, const Interr
   });
 }
 
-Result<StateRef> SequenceService::whole(const StateRef& state, const Interrupt& interrupted) {
-  if (state->owed_tokens > 0) {
-    const auto all = std::ssize(state->tokens);
-    QUIRE_TRY(const StateRef paid, compute([&] { return drafts_.cut(state, all); }, interrupted));
-    return whole(paid, interrupted);
+Result<StateRef> SequenceService::pay(const StateRef& state, const Interrupt& interrupted) {
+  if (state->owed_tokens == 0) {
+    return state;
   }
+  const auto make = [&]() -> Result<SequenceDraft> {
+    SequenceDraft draft{.sequence = drafts_.resume(*state),
+                        .last = state->tokens.back(),
+                        .sampled = state->sampled,
+                        .grade = state->grade,
+                        .salt = state->salt};
+    kv::Sequences& sequences = engine_.core().ledger.sequences();
+    const auto own = static_cast<std::int32_t>(sequences.tokens(draft.sequence).size());
+    const Status cut = sequences.rollback(draft.sequence, own - 1);
+    QUIRE_CHECK(cut.ok(), "the last token of a sequence has no KV");
+    return draft;
+  };
+  return compute(make, interrupted, {.salt = state->salt});
+}
+
+Result<StateRef> SequenceService::whole(const StateRef& owing, const Interrupt& interrupted) {
+  QUIRE_TRY(const StateRef state, pay(owing, interrupted));
   QUIRE_TRY(const StateRef there,
             engine_.thread().ask<StateRef>([&] { return Result(drafts_.whole(state)); }));
   return there != nullptr ? Result<StateRef>(there)
@@ -387,7 +403,10 @@ Result<StateRef> SequenceService::cut(const StateRef& state, std::int64_t length
   if (length == 0) {
     return open(std::span<const TokenId>(), {}, {.salt = state->salt});
   }
-  return compute([&] { return drafts_.cut(state, length); }, {});
+  return engine_.thread().ask<StateRef>([&]() -> Result<StateRef> {
+    QUIRE_TRY(const SequenceDraft draft, drafts_.cut(state, length));
+    return drafts_.keep(draft);
+  });
 }
 
 Result<StateRef> SequenceService::replace(const StateRef& state, std::int64_t start,
@@ -445,12 +464,13 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
 }
 
 // Returns a request on a fork of the state. Engine thread.
-engine::NewRequest SequenceService::request_for(engine::RequestKind kind,
-                                                const StateRef& state) const {
-  const std::int64_t cached = std::ssize(state->tokens) - 1;
+engine::NewRequest SequenceService::request_for(engine::RequestKind kind, const StateRef& state) {
+  const kv::Sequences& sequences = engine_.core().ledger.sequences();
   engine::NewRequest request{.kind = kind, .salt = state->salt, .sampled_before = state->sampled};
+  const SeqId sequence = drafts_.resume(*state);
+  const std::int64_t cached = state->segment_tokens + drafts_.at_hand(sequence);
   request.composed = engine::ComposedPrompt{
-      .sequence = engine_.core().ledger.sequences().fork(state->sequence),
+      .sequence = sequence,
       .pieces = {std::shared_ptr<const std::vector<TokenId>>(state, &state->tokens)},
       .cached_tokens = cached,
       .reuse = {.grade = state->grade}};
@@ -483,7 +503,8 @@ Result<std::shared_ptr<engine::Channel>> SequenceService::generate(const StateRe
         request.submitted = how.submitted;
         request.urgency = engine::urgency_of(how.options, how.submitted);
         engine::ComposedPrompt& prompt = *request.composed;
-        prompt.cached_tokens = how.cached.value_or(prompt.cached_tokens);
+        prompt.cached_tokens =
+            std::min(how.cached.value_or(prompt.cached_tokens), prompt.cached_tokens);
         prompt.reuse.sources = {{how.source, prompt.cached_tokens}};
         const auto keep_fork = [this, state, known, before](SeqId computed) {
           const auto sampled =

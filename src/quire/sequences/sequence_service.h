@@ -73,7 +73,8 @@ class SequenceService {
   [[nodiscard]] Result<StateRef> append(const StateRef& state, std::span<const TokenId> tokens,
                                         const Interrupt& interrupted,
                                         const RequestOptions& options = {});
-  // Returns a state of the first `length` tokens. Computes nothing. kInvalidArgument outside [0,
+  // Returns a state of the first `length` tokens. Computes nothing: where the KV or the state
+  // behind some of them is not there, the next step owes these tokens. kInvalidArgument outside [0,
   // tokens].
   [[nodiscard]] Result<StateRef> cut(const StateRef& state, std::int64_t length);
   // Replaces tokens [start, stop) by `tokens`, and computes again what stands behind them. In
@@ -122,9 +123,11 @@ class SequenceService {
   // Holds the KV of all that the state has of its own. Computes that of the last token.
   // kIncompatible where the model's layers carry a state.
   [[nodiscard]] Result<tiers::HeldRef> hold(const StateRef& state, const Interrupt& interrupted);
+  // Returns a state of the same tokens that owes none. Computes those that are owed.
+  [[nodiscard]] Result<StateRef> pay(const StateRef& state, const Interrupt& interrupted);
   // Returns a state of the same tokens that keeps KV of all layers for all of them. Computes what a
   // window of some layers has freed, with the same bits.
-  [[nodiscard]] Result<StateRef> whole(const StateRef& state, const Interrupt& interrupted);
+  [[nodiscard]] Result<StateRef> whole(const StateRef& owing, const Interrupt& interrupted);
   // Returns a state of the same tokens whose KV the prefix cache has or is computed, all but that
   // of the last. `past`: what it does with KV behind a window of some layers.
   [[nodiscard]] Result<StateRef> compute_again(const StateRef& state, kv::BehindWindow past,
@@ -153,8 +156,7 @@ class SequenceService {
                                                              std::int64_t first, std::int64_t last);
 
   // Makes a request of a kind behind a state. Engine thread, as for the next functions.
-  [[nodiscard]] engine::NewRequest request_for(engine::RequestKind kind,
-                                               const StateRef& state) const;
+  [[nodiscard]] engine::NewRequest request_for(engine::RequestKind kind, const StateRef& state);
   [[nodiscard]] Result<std::shared_ptr<engine::Channel>> start(engine::NewRequest request);
 
   engine::Engine& engine_;

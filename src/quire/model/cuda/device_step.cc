@@ -213,7 +213,15 @@ void DeviceStep::add_choices(const ForwardBatch& batch) {
 // Adds where rows are stored, and the blocks that become full.
 void DeviceStep::add_slots(const ForwardBatch& batch, std::span<const tensor::PagedKVView> views) {
   const auto rows = static_cast<std::size_t>(shape_.rows);
-  slots_ = upload_.add(batch.slots, rows, kNoSlot);
+  std::span<const tensor::KVSlot> slots = batch.slots;
+  if (!batch.kept.empty()) {
+    written_.assign(slots.begin(), slots.end());
+    for (std::size_t row = 0; row < written_.size(); ++row) {
+      written_[row] = batch.kept[row] == 0 ? written_[row] : kNoSlot;
+    }
+    slots = written_;
+  }
+  slots_ = upload_.add(slots, rows, kNoSlot);
   shape_.slot_formats = batch.slot_formats.empty() ? 1 : 0;
   for (const std::uint8_t format : batch.slot_formats) {
     shape_.slot_formats |= std::uint32_t{1} << format;

@@ -212,7 +212,8 @@ class DeviceStep {
   std::vector<attention::Entry> entries_;   // of one format
   std::vector<std::int32_t> blocks_of_plans_;
   std::vector<std::int32_t> positions_of_queries_;
-  std::vector<std::int32_t> ends_;  // array that is uploaded as query_ends_
+  std::vector<std::int32_t> ends_;       // array that is uploaded as query_ends_
+  std::vector<tensor::KVSlot> written_;  // slots without those of kept rows
   std::vector<kernels::cuda::SealedBlock> sealed_;
   std::vector<kernels::cuda::StateRows> runs_;
   std::vector<kernels::cuda::CapturedState> captured_;
