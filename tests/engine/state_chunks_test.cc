@@ -371,6 +371,56 @@ TEST_P(StateChunks, ComeBackFromAStoreWithTheirMaps) {
   EXPECT_EQ(logits_of(other, spec_of(other, pieces, ReuseMode::kIndependent)), apart);
 }
 
+// Codes of KV alone: maps stay as they are. The oracle is what transformers computed, and a store.
+TEST_P(StateChunks, HaveAFormatOfTheirOwnBesideMaps) {
+  const Golden golden = golden_of(path());
+  const TemporaryFolder folder;
+  const ChunkCacheOptions stored{.store = folder.path().string()};
+  const auto with = [&](ChunkedLLM& llm, const CompositionSpec& plain,
+                        const std::string& kv_dtype) {
+    CompositionSpec spec = plain;
+    for (std::size_t i = 0; i < spec.context_chunk_ids.size(); ++i) {
+      spec.context_chunk_ids[i] = must(
+          llm.register_chunk({.content = golden.pieces[i + 1], .options = {.kv_dtype = kv_dtype}}));
+    }
+    return spec;
+  };
+  std::vector<Logits> computed;
+  {
+    ChunkedLLM llm = open({.block_tokens = 32}, stored);
+    const CompositionSpec plain = spec_of(llm, golden.pieces, ReuseMode::kAnchored);
+    const ChunkInfo own = must(llm.get_chunk(plain.context_chunk_ids[0]));
+    for (const std::string kv_dtype : {"int8", "fp8", "int4"}) {
+      const CompositionSpec spec = with(llm, plain, kv_dtype);
+      computed.push_back(logits_of(llm, spec));
+      EXPECT_LT(deviation(golden.anchored, computed.back()), 0.03) << kv_dtype;
+      EXPECT_EQ(must(llm.preview_composition(spec)).grade, ReuseGrade::kApproximate);
+      const ChunkInfo coded = must(llm.get_chunk(spec.context_chunk_ids[0]));
+      EXPECT_EQ(coded.kv_dtype, kv_dtype);
+      EXPECT_LT(coded.memory_bytes, own.memory_bytes) << kv_dtype;
+      const std::string file = (folder.path() / ("sequence_" + kv_dtype)).string();
+      Sequence behind = must(llm.sequence(spec));
+      ASSERT_TRUE(behind.save(file).ok()) << kv_dtype;
+      Sequence loaded = must(llm.llm().load_sequence(file));
+      EXPECT_EQ(must(loaded.logits()), must(behind.logits())) << kv_dtype;
+    }
+    CompositionSpec narrowed = plain;
+    for (std::string& id : narrowed.context_chunk_ids) {
+      id = must(llm.update_chunk(id, {.kv_dtype = "int8"})).chunk_id;
+    }
+    EXPECT_LT(deviation(golden.anchored, logits_of(llm, narrowed)), 0.03);
+  }
+  ChunkedLLM llm = open({.block_tokens = 32}, stored);
+  const CompositionSpec plain = spec_of(llm, golden.pieces, ReuseMode::kAnchored);
+  const std::int64_t before = stat(llm, "tokens_computed");
+  std::size_t i = 0;
+  for (const std::string kv_dtype : {"int8", "fp8", "int4"}) {
+    EXPECT_EQ(logits_of(llm, with(llm, plain, kv_dtype)), computed[i++]) << kv_dtype;
+  }
+  EXPECT_EQ(stat(llm, "tokens_computed") - before, 3 * std::ssize(golden.pieces.back()))
+      << "queries alone";
+}
+
 TEST_P(StateChunks, SayWhatIsUsedByKindOfLayer) {
   ChunkedLLM llm = open();
   CompositionSpec spec = spec_of(llm, pieces_of({20, 33, 8}), ReuseMode::kAnchored);

@@ -201,10 +201,6 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 
 ChunkCore::Lack ChunkCore::lack_of(std::string_view kv_dtype) const {
   constexpr const char* kOther = ", or open the model with that kv_dtype";
-  if (has_states()) {
-    return {", and chunks of a model whose layers carry a state have KV in the pool's format alone",
-            kOther};
-  }
   if (engine.model_config().has_uneven_kv()) {
     return {
         ", and chunks of a model whose layers differ in their KV have it in the pool's format "

@@ -92,6 +92,9 @@ Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId 
   if (status.ok()) {
     status = convert(core, *from, *segments.find(made), sums);
   }
+  if (status.ok()) {
+    status = segments.share_maps(id, made);
+  }
   if (!status.ok()) {
     segments.drop(made);
     return status.error();

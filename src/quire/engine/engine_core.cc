@@ -140,13 +140,12 @@ std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
 // Adds the formats that chunks may have beside KV in the pool's own format. A slab shall hold two
 // blocks of each. It grows for a format where that leaves several slabs, and else the format is
 // left out. Chunks of models that forget all KV behind a window have no KV of their own. Those of
-// models with layers that carry a state, or that differ in their KV, have the pool's own alone.
+// models with layers that differ in their KV have the pool's own alone.
 Status add_chunk_formats(const model::ModelConfig& config, std::int32_t num_blocks,
                          kv_store::PagedPool& pool, std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;
   const bool forgets = pool.geometry().forget_after_tokens() > 0;
-  if (forgets || config.has_uneven_kv() || config.state_geometry().state_bytes > 0 ||
-      num_blocks < slab_blocks) {
+  if (forgets || config.has_uneven_kv() || num_blocks < slab_blocks) {
     return {};
   }
   const std::int64_t own_bytes = pool.geometry().block_bytes();

@@ -362,16 +362,29 @@ Status Segments::hold_maps(SeqId id, std::int32_t blocks) {
 }
 
 Status Segments::hold_maps(SegmentId id, std::int32_t blocks) {
+  QUIRE_TRY(BlockTable maps, blocks_for_maps(state_->shared, blocks));
+  return set_maps(id, std::make_shared<const BlockTable>(std::move(maps)));
+}
+
+Status Segments::share_maps(SegmentId from, SegmentId to) {
+  const Segment* const other = find(from);
+  if (other == nullptr) {
+    return {ErrorCode::kNotFound, base::str_cat("no segment ", from.value)};
+  }
+  return set_maps(to, other->maps());
+}
+
+// Gives maps to a segment.
+Status Segments::set_maps(SegmentId id, std::shared_ptr<const BlockTable> maps) {
   const auto found = state_->segments.find(id.value);
   if (found == state_->segments.end()) {
     return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
   }
-  QUIRE_TRY(BlockTable maps, blocks_for_maps(state_->shared, blocks));
   const Segment& base = *found->second;
   found->second = std::make_shared<const Segment>(
       base.blocks().clone(base.blocks().size()),
       std::vector<TokenId>(base.tokens().begin(), base.tokens().end()), base.stored_from(),
-      base.found_blocks(), base.format(), std::make_shared<const BlockTable>(std::move(maps)));
+      base.found_blocks(), base.format(), std::move(maps));
   return {};
 }
 

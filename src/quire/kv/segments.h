@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -91,6 +92,9 @@ class Segments {
   // Takes blocks for maps of a segment that has none, which the caller writes before any use. Fails
   // with kNotFound and kOutOfBlocks.
   [[nodiscard]] Status hold_maps(SegmentId id, std::int32_t blocks);
+  // Gives the maps of a segment, if it has some, to another one of the same tokens, too. Fails with
+  // kNotFound.
+  [[nodiscard]] Status share_maps(SegmentId from, SegmentId to);
   // Gives back all but the first blocks for maps. Returns those.
   std::span<const BlockId> trim_maps(SeqId id, std::int32_t blocks);
   // Returns the blocks with the maps of the segments before the sequence's own, in order. Empty
@@ -104,6 +108,7 @@ class Segments {
   [[nodiscard]] std::vector<TokenId> joined_tokens(SeqId id) const;
 
  private:
+  [[nodiscard]] Status set_maps(SegmentId id, std::shared_ptr<const BlockTable> maps);
   [[nodiscard]] Result<SeqId> open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
                                           FormatId format);
 

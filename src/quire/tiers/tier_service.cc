@@ -343,6 +343,9 @@ kv_store::KVFileContent TierService::content_of(const SegmentShape& segment) con
     content.runs.push_back({.tokens = std::vector<TokenId>(static_cast<std::size_t>(
                                 segment.num_map_blocks * content.geometry.block_tokens)),
                             .start_position = static_cast<std::int32_t>(segment.tokens.size())});
+    if (segment.format != kv::kOwnFormat) {
+      content.runs.back().type = kv_store::kv_type_of(paged_pool().geometry());
+    }
     content.metadata_json =
         base::write_json(base::Json::object({{kMapBlocks, segment.num_map_blocks}}));
   }
