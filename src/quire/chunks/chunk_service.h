@@ -78,9 +78,7 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type, const std::string& salt);
   [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds, const std::string& salt);
   // Lets the last tokens of chunks that nobody uses share blocks. Returns how many became free.
-  [[nodiscard]] Result<std::int64_t> coalesce() {
-    return core_.engine.thread().ask<std::int64_t>([&] { return core_.coalesce(); });
-  }
+  [[nodiscard]] Result<std::int64_t> coalesce();
   [[nodiscard]] Result<ChunkStats> stats(const std::string& salt);
   // Returns the statistics of all tenants together.
   [[nodiscard]] Result<ChunkStats> totals();
