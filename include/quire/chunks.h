@@ -179,6 +179,10 @@ class QUIRE_API ChunkedLLM {
   // Errors: kInvalidArgument for negative seconds.
   [[nodiscard]] Result<std::int64_t> evict_unused_chunks(double max_age_seconds = 3600,
                                                          const std::string& salt = {});
+  // Lets the last tokens of chunks that no request uses share blocks. Returns how many blocks
+  // became free. The engine does so itself where blocks are short. Nothing that is found or
+  // computed changes. Waits for the running step. O(chunks).
+  [[nodiscard]] Result<std::int64_t> coalesce();
   // Returns counts of the tenant's chunks in memory. Waits for the running step. O(chunks).
   [[nodiscard]] Result<ChunkStats> chunk_stats(const std::string& salt = {}) const;
   // Returns the counts of the chunks of all tenants together, for the operator: no tenant should

@@ -29,6 +29,8 @@ struct EngineStats {
   std::int64_t evictions = 0, evictions_closed = 0, evictions_expired = 0, evictions_later = 0;
   // Cached blocks copied elsewhere so that others lie side by side.
   std::int64_t blocks_moved = 0;
+  // Blocks freed since chunks that rest share their last blocks.
+  std::int64_t blocks_coalesced = 0;
   // States of layers that carry one: held by sequences, kept to go on from, and altogether. 0 for
   // models without such layers.
   std::int64_t states_in_use = 0, restore_points = 0, states_total = 0;

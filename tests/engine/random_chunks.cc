@@ -50,6 +50,7 @@ std::vector<Operation> RandomChunks::operations() {
           {"delete chunk", change, [this] { return delete_chunk(); }},
           {"pin chunk", change, [this] { return pin(); }},
           {"evict unused chunks", 1, [this] { return evict_unused(); }},
+          {"coalesce chunks", 3, [this] { return coalesce(); }},
           {"compose", 8, [this] { return compose(); }},
           {"logits of chunks", 2, [this] { return logits(); }},
           {"sequence of chunks", 5, [this] { return compose_sequence(); }},
@@ -82,7 +83,9 @@ bool RandomChunks::has_all(const CompositionSpec& spec) const {
 
 // Chunks that were not pinned may have made room for others, unless they are on disk too.
 void RandomChunks::check() {
-  if (!changed_) {
+  // Since the first coalescing, each use may move the last tokens of a chunk.
+  coalesced_ = stat(site_.llm, "blocks_coalesced");
+  if (!changed_ && coalesced_ == 0) {
     return;
   }
   changed_ = false;
@@ -249,6 +252,16 @@ bool RandomChunks::pin() {
 
 bool RandomChunks::evict_unused() {
   EXPECT_TRUE(site_.llm.evict_unused_chunks(3600).ok());
+  changed_ = true;
+  return true;
+}
+
+// Frees what the counters say. The checks behind it count blocks by their holders.
+bool RandomChunks::coalesce() {
+  const double before = stat(site_.llm, "blocks_coalesced");
+  const auto freed = site_.llm.coalesce();
+  EXPECT_TRUE(freed.ok());
+  EXPECT_EQ(stat(site_.llm, "blocks_coalesced"), before + static_cast<double>(freed.value()));
   changed_ = true;
   return true;
 }

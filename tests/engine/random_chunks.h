@@ -33,6 +33,7 @@ class RandomChunks {
   bool delete_chunk();
   bool pin();
   bool evict_unused();
+  bool coalesce();
   bool compose();
   bool logits();
   bool compose_sequence();
@@ -54,6 +55,7 @@ class RandomChunks {
   std::map<std::string, Known> known_;
   std::set<std::string> perhaps_;  // of a registration that failed half way
   double evictions_ = 0;
+  double coalesced_ = 0;
   bool changed_ = true;
 };
 

@@ -70,6 +70,11 @@ class Registered:
         whose = to_salt(salt)
         return _pass("max_age_seconds", max_age_seconds, lambda age: self._chunks.evict_unused_chunks(age, whose))
 
+    def coalesce(self) -> int:
+        """Lets the last tokens of chunks that no request uses share blocks; returns how many blocks became free. The
+        engine does so itself where blocks are short. Nothing that is found or computed changes."""
+        return self._chunks.coalesce()
+
     def flush_store(self) -> None:
         """Waits until all that was registered, or computed for a composition, is in the store. Raises the first failure
         to write behind a call's back since the last flush. Raises, too, if the store is read-only and something since

@@ -322,6 +322,8 @@ void bind_registry(nb::class_<ChunkedLLM>& llm) {
            [](ChunkedLLM& llm, double seconds, const std::string& salt) {
              return unwrap(without_gil([&] { return llm.evict_unused_chunks(seconds, salt); }));
            })
+      .def("coalesce",
+           [](ChunkedLLM& llm) { return unwrap(without_gil([&] { return llm.coalesce(); })); })
       .def("flush_store",
            [](ChunkedLLM& llm) { unwrap(without_gil([&] { return llm.flush_store(); })); })
       .def("chunk_stats", [](const ChunkedLLM& llm, const std::string& salt) {

@@ -346,6 +346,13 @@ Result<std::int64_t> ChunkedLLM::evict_unused_chunks(double max_age_seconds,
   return base::no_memory("the call");
 }
 
+Result<std::int64_t> ChunkedLLM::coalesce() try {
+  QUIRE_TRY(const Service service, service_of(impl_->llm));
+  return service->coalesce();
+} catch (const std::bad_alloc&) {
+  return base::no_memory("the call");
+}
+
 Result<ChunkStats> ChunkedLLM::chunk_stats(const std::string& salt) const try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
   return service->stats(salt);

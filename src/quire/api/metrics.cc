@@ -44,6 +44,8 @@ constexpr Metric kMetrics[] = {
      &EngineStats::evictions_later},
     {"blocks_moved", kCounter, "Cached blocks copied elsewhere so that others lie side by side",
      &EngineStats::blocks_moved},
+    {"blocks_coalesced", kCounter, "Blocks freed since chunks that rest share their last blocks",
+     &EngineStats::blocks_coalesced},
     {"states_in_use", kGauge, "States of layers that carry one, held by sequences",
      &EngineStats::states_in_use},
     {"restore_points", kGauge, "States that are kept to go on from", &EngineStats::restore_points},

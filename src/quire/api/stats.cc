@@ -47,6 +47,7 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .evictions_expired = ledger.evictions_expired,
           .evictions_later = ledger.evictions_later,
           .blocks_moved = ledger.blocks_moved,
+          .blocks_coalesced = ledger.blocks_coalesced,
           .states_in_use = ledger.states_in_use,
           .restore_points = ledger.restore_points,
           .states_total = ledger.states_total,

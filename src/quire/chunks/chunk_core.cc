@@ -6,8 +6,10 @@
 #include <functional>
 #include <future>
 #include <iterator>
+#include <limits>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +25,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/interrupt.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/coalescing.h"
 #include "quire/kv/composition.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -146,6 +149,23 @@ std::optional<TokenId> ChunkCore::bos_token() const {
 
 std::int64_t ChunkCore::lacking(const kv::BlockCounts& blocks) const {
   return engine.requests().empty() ? ledger().bytes_lacking(blocks) : 0;
+}
+
+Result<std::int64_t> ChunkCore::coalesce() {
+  const std::int32_t freed = registry.coalesce(std::numeric_limits<std::int32_t>::max());
+  if (freed > 0) {
+    QUIRE_TRY_STATUS(engine.copy_blocks_now());
+  }
+  return freed;
+}
+
+Status ChunkCore::make_readable(std::span<const kv::SegmentId> segments) const {
+  kv::Coalescing& coalescing = ledger().coalescing();
+  if (std::ranges::none_of(segments, [&](kv::SegmentId id) { return coalescing.is_moved(id); })) {
+    return {};
+  }
+  QUIRE_TRY_STATUS(coalescing.take_out(segments));
+  return engine.copy_blocks_now();
 }
 
 std::optional<ChunkCore::RequestEnd> ChunkCore::end_to_await(kv::BlockCounts blocks) const {

@@ -6,6 +6,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@
 #include "quire/kv/composition.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 #include "quire/types.h"
 
@@ -62,6 +64,12 @@ struct ChunkCore {
   // Returns the bytes that the pool lacks for so many blocks of each format. While a request runs
   // that may free some, they lack nothing: whoever needs them waits.
   [[nodiscard]] std::int64_t lacking(const kv::BlockCounts& blocks) const;
+  // Lets the last tokens of chunks that nobody uses share blocks, and makes the copies. Returns the
+  // number of blocks that became free. Engine thread.
+  [[nodiscard]] Result<std::int64_t> coalesce();
+  // Copies the last tokens of segments to where they can be read (kv::Coalescing::take_out), and
+  // makes the copies. Engine thread.
+  [[nodiscard]] Status make_readable(std::span<const kv::SegmentId> segments) const;
   using RequestEnd = std::shared_future<void>;
   // Returns the end of a request that is to be waited for before so many blocks are asked for
   // again. Blocks of the pool's own format need none: the scheduler waits for them. Those of other

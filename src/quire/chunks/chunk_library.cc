@@ -277,6 +277,7 @@ Result<tiers::HeldRef> ChunkLibrary::hold_kv(const kv::Chunk& chunk, const kv::V
   if (variant == chunk.variants.end() || (core_.has_states() && is_coded)) {
     return tiers::HeldRef();
   }
+  QUIRE_TRY_STATUS(core_.make_readable({&variant->second, 1}));
   const kv::BlockTable& blocks = core_.ledger().segments().find(variant->second)->blocks();
   QUIRE_TRY_STATUS(core_.tiers.background_loads().outcome(kv::parts_of(blocks)));
   QUIRE_TRY(const kv::SegmentId alias, core_.ledger().segments().derive(variant->second, {}));

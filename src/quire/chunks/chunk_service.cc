@@ -246,6 +246,10 @@ Result<std::int64_t> ChunkService::evict_unused(double max_age_seconds, const st
   });
 }
 
+Result<std::int64_t> ChunkService::coalesce() {
+  return core_.engine.thread().ask<std::int64_t>([&] { return core_.coalesce(); });
+}
+
 // Gives back what stood with chunks that have gone.
 void ChunkService::forget_dropped(const std::string& salt) {
   prefills_.drop_unused_bos(salt);

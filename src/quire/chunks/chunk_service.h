@@ -77,6 +77,8 @@ class ChunkService final : public engine::BlockHolders {
   [[nodiscard]] Result<bool> remove(const std::string& id, bool wipe, const std::string& salt);
   [[nodiscard]] Result<std::int64_t> clear(std::optional<ChunkType> type, const std::string& salt);
   [[nodiscard]] Result<std::int64_t> evict_unused(double max_age_seconds, const std::string& salt);
+  // Lets the last tokens of chunks that nobody uses share blocks. Returns how many became free.
+  [[nodiscard]] Result<std::int64_t> coalesce();
   [[nodiscard]] Result<ChunkStats> stats(const std::string& salt);
   // Returns the statistics of all tenants together.
   [[nodiscard]] Result<ChunkStats> totals();
@@ -115,6 +117,10 @@ class ChunkService final : public engine::BlockHolders {
     return core_.registry.variants().owns(segment) || prefills_.owns(segment);
   }
   [[nodiscard]] bool await_blocks() override { return library_.writes().wait_one(); }
+  std::int32_t coalesce(std::int32_t most_moves) override {
+    return core_.registry.coalesce(most_moves);
+  }
+  void copies_failed() override { core_.registry.forget_moved(); }
   void session_closed(kv::SessionRef session) override {
     core_.registry.usage().close_session(session);
   }

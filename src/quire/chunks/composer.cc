@@ -433,6 +433,10 @@ Result<SeqId> Composer::compose(const CompositionSpec& spec,
   const kv::ComposeTail tail = {.tokens = *composition.query.chunk->tokens,
                                 .position = composition.query.position};
   kv::Ledger& ledger = core_.ledger();
+  std::vector<kv::SegmentId> segments;
+  std::ranges::transform(composition.uses(), std::back_inserter(segments),
+                         &kv::SegmentUse::segment);
+  QUIRE_TRY_STATUS(core_.make_readable(segments));
   if (spec.mode != ReuseMode::kBlend) {
     reuse.sources = sources_of(parts, 0);
     return ledger.segments().compose(composition.uses(), tail);

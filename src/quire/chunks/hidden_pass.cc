@@ -11,6 +11,7 @@
 #include "quire/chunks/blend.h"
 #include "quire/chunks/blend_rows.h"
 #include "quire/chunks/composed_sequence.h"
+#include "quire/chunks/recomputed_runs.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/types.h"
 #include "quire/model/forward_batch.h"
@@ -24,6 +25,7 @@ Result<std::vector<float>> hidden_before(const BlendContext& context,
   kv::Ledger& ledger = context.ledger;
   QUIRE_TRY(const SeqId id, ledger.segments().compose(uses));
   const ComposedSequence sequence(ledger.sequences(), id);
+  QUIRE_TRY_STATUS(copy_blocks(ledger, context.paged_pool));
   const std::vector<kv::RunView> runs = sequence.runs();
   const std::span<const kv::RunView> sealed = std::span(runs).first(uses.size());
   const std::span<const TokenId> tokens = ledger.segments().find(uses.back().segment)->tokens();

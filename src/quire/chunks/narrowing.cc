@@ -83,6 +83,7 @@ Status convert(ChunkCore& core, const kv::Segment& from, const kv::Segment& to,
 Result<kv::SegmentId> converted(ChunkCore& core, kv::SegmentId id, kv::FormatId to,
                                 kernels::KVErrorSums& sums) {
   kv::Segments& segments = core.ledger().segments();
+  QUIRE_TRY_STATUS(core.make_readable({&id, 1}));
   const kv::Segment* const from = segments.find(id);
   QUIRE_TRY_STATUS(core.tiers.background_loads().outcome(kv::parts_of(from->blocks())));
   QUIRE_TRY(

@@ -278,6 +278,9 @@ Status Registration::make_room() {
   for (const auto& [salt, room] : rooms) {
     kv::add(room.blocks, blocks);
   }
+  if (core_.ledger().bytes_lacking(blocks) > 0) {
+    QUIRE_TRY([[maybe_unused]] const std::int64_t freed, core_.coalesce());
+  }
   const auto end = core_.end_to_await(blocks);
   for (const auto& [salt, room] : rooms) {
     if (end) {

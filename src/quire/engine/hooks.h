@@ -56,6 +56,11 @@ class BlockHolders {
   [[nodiscard]] virtual bool owns(kv::SegmentId /*segment*/) const { return false; }
   // Blocks until a holder has given blocks back. Returns false when none will. Any thread.
   [[nodiscard]] virtual bool await_blocks() { return false; }
+  // Lets partly filled blocks that rest share blocks, and orders copies. Makes at most so many
+  // moves. Returns the number of blocks that become free.
+  virtual std::int32_t coalesce(std::int32_t /*most_moves*/) { return 0; }
+  // Notes that a copy that was ordered has failed.
+  virtual void copies_failed() {}
   // Notes that the session was closed by its user.
   virtual void session_closed(kv::SessionRef /*session*/) {}
   // Notes that the session was forgotten, because many others were named since.

@@ -151,9 +151,13 @@ struct LayerTurn {
 }  // namespace
 
 bool plan_step(Step& step) {
+  coalesce(step, false);
   do {
     step.plan = step.core.scheduler.plan(std::move(step.plan));
   } while (note_host_points(step));
+  if ((step.plan.stuck || step.plan.preempts()) && coalesce(step, true)) {
+    return false;  // plans again, with more blocks
+  }
   if (step.plan.stuck && may_get_blocks(step)) {
     return false;  // plans again
   }

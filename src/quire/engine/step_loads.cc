@@ -40,6 +40,7 @@ Status copy_blocks_now(Step& step) {
   Status status = copy_blocks(step);
   if (std::exchange(step.copies_lost, false)) {
     (void)step.core.ledger.cache().clear();
+    step.hooks->holders->copies_failed();
   }
   return status;
 }

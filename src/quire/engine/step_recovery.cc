@@ -30,6 +30,7 @@ void compute_next_or_fail(Step& step) {
   if (std::exchange(step.copies_lost, false)) {
     // Some of it was to be moved, and requests may have found it.
     (void)step.core.ledger.cache().clear();
+    step.hooks->holders->copies_failed();
     step.stats.refresh(step.core, step.requests.waiting_since());
   }
 }

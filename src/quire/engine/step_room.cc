@@ -10,9 +10,29 @@
 #include "quire/engine/hooks.h"
 #include "quire/engine/step_state.h"
 #include "quire/kv/ledger.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 
 namespace quire::engine {
+namespace {
+
+constexpr std::int32_t kMostMoves = 64;       // of one step
+constexpr std::int64_t kStepsBetween = 16;    // since looking at what rests takes time
+constexpr std::int32_t kShareThatIsFew = 16;  // blocks: 1 of so many is free
+
+}  // namespace
+
+bool coalesce(Step& step, bool must) {
+  const kv::LedgerCounts counts = step.core.ledger.counts();
+  const std::int64_t now = step.core.counters.steps;
+  const bool few = counts.blocks_free < counts.blocks_total / kShareThatIsFew;
+  const bool due = step.coalesced_at < 0 || now >= step.coalesced_at + kStepsBetween;
+  if (!must && !(few && due)) {
+    return false;
+  }
+  step.coalesced_at = now;
+  return step.hooks->holders->coalesce(kMostMoves) > 0;
+}
 
 bool may_get_blocks(const Step& step) {
   return step.hooks->holders->await_blocks() || step.thread.has_tasks();

@@ -69,9 +69,10 @@ struct Step {
   device::ThreadPool& pool;
   const Hooks* hooks = nullptr;
 
-  RunningStep now;           // the step that ends next
-  RunningStep next;          // launched behind it
-  bool copies_lost = false;  // true: cached KV may be wrong
+  RunningStep now;                 // the step that ends next
+  RunningStep next;                // launched behind it
+  bool copies_lost = false;        // true: cached KV may be wrong
+  std::int64_t coalesced_at = -1;  // step before which blocks were coalesced last
   BatchBuilder builder;
   StepPoints points;
   sched::StepPlan plan;

@@ -105,7 +105,8 @@ Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
   QUIRE_TRY_STATUS(room.check_size(wanted.chunks, wanted.bytes));
   state.expire(wanted.spared);
   const std::int64_t beyond_limit = state.bytes + wanted.bytes - state.max_bytes();
-  std::int64_t excess_bytes = std::max(beyond_limit, wanted.lacking);
+  std::int64_t excess_bytes = beyond_limit;
+  std::int64_t lacking = wanted.lacking;
   std::int64_t excess_chunks =
       std::int64_t{state.tenant(wanted.salt).chunks} + wanted.chunks - state.config.max_chunks;
   auto orders = eviction_orders(state, wanted.spared);
@@ -117,10 +118,11 @@ Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
   }
   yielding.add(wanted.salt, std::max<std::int64_t>(wanted.bytes, 1));
   const auto evict = [&](Order& order, Order::iterator victim, Removal reason) {
-    const std::int64_t freed = state.bytes_of(**victim);
+    const std::int64_t held = state.bytes_of(**victim);
     victims.emplace_back((*victim)->id, reason);
-    yielding.take((*victim)->salt, freed);
-    excess_bytes -= freed;
+    yielding.take((*victim)->salt, held);
+    excess_bytes -= held;
+    lacking -= state.freed_by(**victim);
     order.erase(victim);
   };
   for (; excess_chunks > 0 && !own.empty(); --excess_chunks) {
@@ -134,7 +136,7 @@ Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
     const auto order = orders.find(salt);
     return order != orders.end() && with_blocks(order->second) != order->second.end();
   };
-  while (excess_bytes > 0) {
+  while (std::max(excess_bytes, lacking) > 0) {
     const auto salt = yielding.next(can);
     if (!salt) {
       break;
@@ -142,11 +144,12 @@ Result<Victims> victims_for(RegistryState& state, const WantedRoom& wanted) {
     Order& order = orders[*salt];
     evict(order, with_blocks(order), Removal::kEvictedForBlocks);
   }
-  if (excess_bytes > 0 && wanted.lacking > beyond_limit) {
+  if (lacking > 0 && wanted.lacking > beyond_limit) {
     return room.pool_has_no_room(wanted.lacking);
   }
-  if (excess_bytes > 0 || excess_chunks > 0) {
-    return no_room(state, wanted, excess_bytes <= 0);
+  const bool lacks_bytes = std::max(excess_bytes, lacking) > 0;
+  if (lacks_bytes || excess_chunks > 0) {
+    return no_room(state, wanted, !lacks_bytes);
   }
   return victims;
 }

@@ -77,7 +77,12 @@ BlockRef Ledger::current(BlockId id, FormatId format) const {
   return state_->shared.pool(format).current(id);
 }
 
-std::vector<BlockCopy> Ledger::take_copies() { return state_->shared.copies().take(); }
+std::vector<BlockCopy> Ledger::take_copies() {
+  std::vector<BlockCopy> copies = state_->shared.copies().take();
+  std::swap(state_->tails_moved, state_->tails_moving);
+  state_->tails_moving.clear();
+  return copies;
+}
 
 bool Ledger::owes_copies() const { return !state_->shared.copies().empty(); }
 

@@ -234,7 +234,12 @@ class Checker {
       return broken("L11", "a segment of ", blocks.size(), " blocks has several formats");
     }
     QUIRE_TRY_STATUS(add_maps(segment.maps().get()));
-    return add_table(blocks, segment.num_tokens(), 0);
+    const std::int32_t tail = segment.num_tokens() % shared_.config().block_tokens;
+    if (segment.tail_slot() > 0 &&
+        (tail == 0 || segment.tail_slot() + tail > shared_.config().block_tokens)) {
+      return broken("L15", "a tail of ", tail, " tokens is in slot ", segment.tail_slot());
+    }
+    return add_table(blocks, segment.num_tokens(), 0, false, false, segment.tail_slot());
   }
 
   // `lacks_tail`: the KV of the last tokens lies elsewhere, and their block comes with room.

@@ -208,6 +208,7 @@ LedgerCounts LedgerState::counts() const {
   counts.evictions_expired = shared.num_evictions(PrefixMiss::Why::kExpired);
   counts.evictions_later = shared.num_evictions(PrefixMiss::Why::kReturnsLater);
   counts.blocks_moved = shared.num_moved();
+  counts.blocks_coalesced = blocks_coalesced;
   counts.blocks_reserved = shared.reserved().size();
   counts.blocks_taken = pool.num_acquired();
   counts.sessions = shared.index().order().num_sessions();

@@ -91,6 +91,9 @@ struct LedgerState {
   std::unordered_map<std::uint64_t, std::shared_ptr<BlockTable>> sequence_maps;
   std::unordered_map<std::uint64_t, std::shared_ptr<const Segment>> segments;
   std::uint64_t last_id = 0;  // last id of sequences and segments
+  // Segments whose tails the copies move that are ordered, and those that were taken last.
+  std::vector<SegmentId> tails_moving, tails_moved;
+  std::int64_t blocks_coalesced = 0;
   std::int64_t tokens_reused = 0;
   std::int64_t tokens_replayed = 0;  // known ones that lie behind a restore point
 };

@@ -82,6 +82,14 @@ std::int64_t RegistryState::bytes_of(const Chunk& chunk) const {
   return held;
 }
 
+std::int64_t RegistryState::freed_by(const Chunk& chunk) const {
+  std::int64_t freed = bytes_of(chunk);
+  for (const auto& [key, segment] : chunk.variants) {
+    freed -= ledger.coalescing().shared_bytes(segment);
+  }
+  return freed;
+}
+
 void RegistryState::touch(Chunk& chunk) {
   chunk.accessed = config.now();
   chunk.use = ++last_use;

@@ -52,6 +52,9 @@ struct RegistryState {
   // Returns the bytes of the blocks of one variant of a chunk, at most.
   [[nodiscard]] std::int64_t bytes_for(const NewChunk& chunk) const;
   [[nodiscard]] std::int64_t bytes_of(const Chunk& chunk) const;
+  // Returns the bytes that come back where this chunk goes alone: others may have tails in its last
+  // blocks (coalescing.h).
+  [[nodiscard]] std::int64_t freed_by(const Chunk& chunk) const;
 
   // Counts a use of the chunk.
   void touch(Chunk& chunk);

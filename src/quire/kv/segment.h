@@ -20,6 +20,9 @@ namespace quire::kv {
 // that use it hold them too, so it may go while they stay. Nobody writes into the slots that it
 // covers.
 //
+// While nobody uses the segment, the tokens of its last block may lie behind those of others, from
+// slot tail_slot() on (coalescing.h).
+//
 // Where the model has layers with a state, a segment may have other blocks beside those. They hold
 // what its tokens make of the state before them, as bytes (docs/adr/0048).
 class Segment {
@@ -34,7 +37,23 @@ class Segment {
         format_(format),
         maps_(std::move(maps)) {}
 
+  // Returns a copy that holds the same blocks.
+  [[nodiscard]] Segment clone() const {
+    Segment copy(blocks_.clone(blocks_.size()), tokens_, stored_from_, found_blocks_, format_,
+                 maps_);
+    copy.tail_slot_ = tail_slot_;
+    return copy;
+  }
+  // Lets the last block be another one, from which it takes over the caller's reference. Its tokens
+  // there begin at `slot`.
+  void move_tail(BlockRef to, std::int32_t slot) {
+    blocks_.replace(blocks_.size() - 1, to);
+    tail_slot_ = slot;
+  }
+
   [[nodiscard]] const BlockTable& blocks() const { return blocks_; }
+  // Returns the slot of the last block in which its tokens begin: not 0 where it was coalesced.
+  [[nodiscard]] std::int32_t tail_slot() const { return tail_slot_; }
   [[nodiscard]] std::span<const TokenId> tokens() const { return tokens_; }
   // Returns the first slot with KV: 0 except for a part that was copied out of the middle of a run.
   [[nodiscard]] std::int32_t stored_from() const { return stored_from_; }
@@ -58,6 +77,7 @@ class Segment {
   std::int32_t stored_from_ = 0;
   std::int32_t found_blocks_ = 0;
   FormatId format_;
+  std::int32_t tail_slot_ = 0;
   std::shared_ptr<const BlockTable> maps_;
 };
 

@@ -20,6 +20,7 @@
 #include "quire/base/str.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
+#include "quire/kv/coalescing.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/segment.h"
@@ -180,6 +181,7 @@ Result<SegmentId> Segments::slice(SegmentId id, std::int32_t first, std::int32_t
   if (found == state_->segments.end()) {
     return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
   }
+  QUIRE_TRY_STATUS(Coalescing(*state_).take_out({&id, 1}));
   const Segment& base = *found->second;
   const std::int32_t block_tokens = state_->shared.config().block_tokens;
   const bool inside = first >= 0 && count >= 1 && count <= base.num_tokens() - first;
@@ -211,6 +213,7 @@ Result<SegmentId> Segments::derive(SegmentId id, std::span<const std::int32_t> t
   if (found == state_->segments.end()) {
     return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
   }
+  QUIRE_TRY_STATUS(Coalescing(*state_).take_out({&id, 1}));
   const Segment& base = *found->second;
   const std::int32_t block_tokens = state_->shared.config().block_tokens;
   std::vector<std::int32_t> touched;  // blocks
@@ -307,6 +310,9 @@ Result<SeqId> Segments::compose(std::span<const SegmentUse> uses, ComposeTail ta
 // Opens a composed sequence. In another format than the pool's own, nothing may be lacking.
 Result<SeqId> Segments::open_behind(std::span<const SegmentUse> uses, ComposeTail tail,
                                     FormatId format) {
+  std::vector<SegmentId> used(uses.size());
+  std::ranges::transform(uses, used.begin(), &SegmentUse::segment);
+  QUIRE_TRY_STATUS(Coalescing(*state_).take_out(used));
   std::vector<SealedRun> sealed;
   sealed.reserve(uses.size());
   std::int32_t end = 0;
@@ -380,6 +386,7 @@ Status Segments::set_maps(SegmentId id, std::shared_ptr<const BlockTable> maps) 
   if (found == state_->segments.end()) {
     return {ErrorCode::kNotFound, base::str_cat("no segment ", id.value)};
   }
+  QUIRE_TRY_STATUS(Coalescing(*state_).take_out({&id, 1}));
   const Segment& base = *found->second;
   found->second = std::make_shared<const Segment>(
       base.blocks().clone(base.blocks().size()),

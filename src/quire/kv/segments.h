@@ -52,8 +52,8 @@ class Segments {
   [[nodiscard]] Result<SegmentId> derive(SegmentId id, std::span<const std::int32_t> tokens);
 
   // Makes a segment of the tokens [first, first + count) of another one, whose blocks it shares. It
-  // begins where a block does, and ends so or with the other one. Fails with kNotFound, and with
-  // kInvalidArgument for other tokens. Cost: O(count).
+  // begins where a block does, and ends so or with the other one. Fails with kNotFound, with
+  // kOutOfBlocks as compose() does, and with kInvalidArgument for other tokens. Cost: O(count).
   [[nodiscard]] Result<SegmentId> slice(SegmentId id, std::int32_t first, std::int32_t count);
 
   // Forgets the segment's name. Its blocks return when no sequence uses them. False if unknown.
@@ -75,6 +75,7 @@ class Segments {
   // those of `tail` and appended ones. Its blocks are never published, since their KV does not
   // follow from the token ids alone. Fails with kNotFound for an unknown segment. Fails with
   // kIncompatible where the model has layers with a state and a segment has no maps. Fails with
+  // kOutOfBlocks where a tail that was coalesced finds no block to be read in. Fails with
   // kInvalidArgument for a position below 0, an end above 2^31 - 1, or a part that is not there.
   // Cost: O(segments + tail), plus O(tokens) for each segment of which a part is used.
   [[nodiscard]] Result<SeqId> compose(std::span<const SegmentUse> uses, ComposeTail tail = {});

@@ -241,12 +241,13 @@ struct LedgerCounts {
   std::int64_t evictions_expired = 0;    // evictions of blocks of a session whose TTL was over
   // Evictions of blocks of a session that was expected back later than others.
   std::int64_t evictions_later = 0;
-  std::int64_t blocks_moved = 0;     // cached blocks that made way for others
-  std::int32_t blocks_reserved = 0;  // free ones that are set aside for sequences
-  std::int64_t blocks_taken = 0;     // from the free ones, since the ledger was made
-  std::int32_t sessions = 0;         // open
-  std::int32_t states_total = 0;     // of models with layers that carry a state
-  std::int32_t states_in_use = 0;    // held by sequences
+  std::int64_t blocks_moved = 0;      // cached blocks that made way for others
+  std::int64_t blocks_coalesced = 0;  // freed since partly filled ones share a block
+  std::int32_t blocks_reserved = 0;   // free ones that are set aside for sequences
+  std::int64_t blocks_taken = 0;      // from the free ones, since the ledger was made
+  std::int32_t sessions = 0;          // open
+  std::int32_t states_total = 0;      // of models with layers that carry a state
+  std::int32_t states_in_use = 0;     // held by sequences
   std::int32_t restore_points = 0;
   std::int64_t tokens_replayed = 0;  // known, and computed again: no point behind them was there
   std::int64_t tokens_reused = 0;    // attached from the prefix index since the ledger was made
