@@ -50,7 +50,7 @@ std::vector<Operation> RandomChunks::operations() {
           {"delete chunk", change, [this] { return delete_chunk(); }},
           {"pin chunk", change, [this] { return pin(); }},
           {"evict unused chunks", 1, [this] { return evict_unused(); }},
-          {"coalesce chunks", 3, [this] { return coalesce(); }},
+          {"coalesce chunks", 2, [this] { return coalesce(); }},
           {"compose", 8, [this] { return compose(); }},
           {"logits of chunks", 2, [this] { return logits(); }},
           {"sequence of chunks", 5, [this] { return compose_sequence(); }},
