@@ -152,7 +152,7 @@ std::int64_t ChunkCore::lacking(const kv::BlockCounts& blocks) const {
 }
 
 Result<std::int64_t> ChunkCore::coalesce() {
-  const std::int32_t freed = registry.coalesce(std::numeric_limits<std::int32_t>::max());
+  const std::int32_t freed = registry.room().coalesce(std::numeric_limits<std::int32_t>::max());
   if (freed > 0) {
     QUIRE_TRY_STATUS(engine.copy_blocks_now());
   }

@@ -112,15 +112,16 @@ class ChunkService final : public engine::BlockHolders {
     return library_.adopt(id, salt);
   }
 
+ private:
   // Implements engine::BlockHolders, as the next functions do.
   [[nodiscard]] bool owns(kv::SegmentId segment) const override {
     return core_.registry.variants().owns(segment) || prefills_.owns(segment);
   }
   [[nodiscard]] bool await_blocks() override { return library_.writes().wait_one(); }
   std::int32_t coalesce(std::int32_t most_moves) override {
-    return core_.registry.coalesce(most_moves);
+    return core_.registry.room().coalesce(most_moves);
   }
-  void copies_failed() override { core_.registry.forget_moved(); }
+  void copies_failed() override { core_.registry.room().forget_moved(); }
   void session_closed(kv::SessionRef session) override {
     core_.registry.usage().close_session(session);
   }
@@ -128,7 +129,6 @@ class ChunkService final : public engine::BlockHolders {
     core_.registry.usage().forget_session(session);
   }
 
- private:
   // Returns the statistics of some chunks. Engine thread, as for the next functions.
   [[nodiscard]] ChunkStats stats_of(std::span<const kv::Chunk* const> chunks,
                                     const kv::RegistryCounts& counts) const;

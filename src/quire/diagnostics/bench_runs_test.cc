@@ -87,9 +87,9 @@ TEST(BenchRuns, TheFloorOfRestoreOnADeviceIsItsLinkToTheHost) {
 TEST(BenchRuns, AModelWithStatesHasAllMetricsBehindADepth) {
   const auto runtime =
       runtime::Runtime::start(QUIRE_SOURCE_DIR "/tests/golden/model/qwen3_5", {}).value();
-  const auto records = measure(*runtime,
-                               {.prompt = {8}, .depth = {32}, .generate = 2, .batch = {1}},
-                               [](const std::string&) {});
+  const auto records =
+      measure(*runtime, {.prompt = {8}, .depth = {32}, .generate = 2, .batch = {1}},
+              [](const std::string&) {});
   ASSERT_TRUE(records.ok()) << records.error().message;
   std::vector<std::string> metrics;
   for (const BenchRecord& record : *records) {

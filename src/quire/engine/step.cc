@@ -155,11 +155,9 @@ bool plan_step(Step& step) {
   do {
     step.plan = step.core.scheduler.plan(std::move(step.plan));
   } while (note_host_points(step));
-  if ((step.plan.stuck || step.plan.preempts()) && coalesce(step, true)) {
+  const bool lacks_blocks = step.plan.stuck || step.plan.preempts();
+  if ((lacks_blocks && coalesce(step, true)) || (step.plan.stuck && may_get_blocks(step))) {
     return false;  // plans again, with more blocks
-  }
-  if (step.plan.stuck && may_get_blocks(step)) {
-    return false;  // plans again
   }
   if (step.plan.stuck) {
     Error refusal = no_room_for(step, step.requests.at(*step.plan.stuck));
@@ -200,11 +198,8 @@ Status launch_step(Step& step, RunningStep& running, base::Stopwatch& watch) {
   running.logits.assign(step.builder.logit_ranges().begin(), step.builder.logit_ranges().end());
   const std::vector<KvGate::LoadRef> awaited = awaited_loads(step, running.runs);
   // A device that chooses tokens is given all layers at once.
-  const bool prefills = rows_of(running) >= kToldRows;
-  const LayerTurn turn{.step = step,
-                       .running = running,
-                       .awaited = awaited,
-                       .tells = prefills && !step.core.decoder().chooses()};
+  const bool tells = rows_of(running) >= kToldRows && !step.core.decoder().chooses();
+  const LayerTurn turn{.step = step, .running = running, .awaited = awaited, .tells = tells};
   const std::function<void(int)> before_layer = [&turn](int layer) { turn.before(layer); };
   if (turn.tells || !awaited.empty()) {
     batch.before_layer = &before_layer;

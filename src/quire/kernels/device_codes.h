@@ -217,10 +217,11 @@ struct PackedCodes {
 // 8p) bits.
 [[nodiscard]] constexpr int nibble_shift(int input) { return input / 2 * 4 + input % 2 * 16; }
 [[nodiscard]] constexpr int byte_shift(int input) { return input / 2 * 8 + input % 2 * 16; }
-// The same of eight codes of two bits; those of the next group lie eight bits further.
+// Returns the position of one of eight codes of two bits. Those of the next group lie eight bits
+// further.
 [[nodiscard]] constexpr int two_bits_shift(int input) { return input / 2 * 2 + input % 2 * 16; }
-// The same of eight places in a table. Four neighbours lie together, in the order 0, 2, 1, 3, so
-// that the bytes that they name come out as byte_shift() says.
+// Returns the position of one of eight places in a table. Four neighbours lie together, in the
+// order 0, 2, 1, 3, so that the bytes that they name come out as byte_shift() says.
 [[nodiscard]] constexpr int table_shift(int input) {
   return input / 4 * 16 + input % 2 * 8 + input % 4 / 2 * 4;
 }

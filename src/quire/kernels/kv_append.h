@@ -48,7 +48,7 @@ struct KVAppendParams {
 void kv_append(const KernelContext& context, const KVAppendParams& params,
                const tensor::PagedKVView& view);
 
-// Returns whether the slot of a token has the K and V that kv_append would write. Writes nothing.
+// Returns whether a token's slot has what kv_append would write.
 [[nodiscard]] bool is_kept(const KernelContext& context, const KVAppendParams& params,
                            const tensor::PagedKVView& view, std::int64_t token);
 

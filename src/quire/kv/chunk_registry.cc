@@ -21,7 +21,6 @@
 #include "quire/base/str.h"
 #include "quire/chunk_types.h"
 #include "quire/kv/chunk_types.h"
-#include "quire/kv/coalescing.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/registry_state.h"
 #include "quire/kv/types.h"
@@ -256,32 +255,6 @@ std::int64_t ChunkRegistry::evict_unused(std::string_view salt, double max_age_s
     return chunk.salt == salt && may_go(chunk) &&
            seconds_between(chunk.accessed, now) >= max_age_seconds;
   });
-}
-
-std::int32_t ChunkRegistry::coalesce(std::int32_t most_moves) {
-  std::vector<SegmentId> segments;
-  for (const auto& [id, chunk] : state_->chunks) {
-    for (const auto& [key, segment] : chunk.variants) {
-      segments.push_back(segment);
-    }
-  }
-  Coalescing& coalescing = state_->ledger.coalescing();
-  return coalescing.apply(coalescing.plan(segments, most_moves));
-}
-
-void ChunkRegistry::forget_moved() {
-  std::vector<std::string> lost;
-  for (const SegmentId moved : state_->ledger.coalescing().last_moved()) {
-    for (const auto& [id, chunk] : state_->chunks) {
-      if (std::ranges::any_of(chunk.variants,
-                              [&](const auto& variant) { return variant.second == moved; })) {
-        lost.push_back(id);
-      }
-    }
-  }
-  for (const std::string& id : lost) {
-    remove(id, Removal::kEvictedForBlocks);
-  }
 }
 
 std::string ChunkRegistry::fate(std::string_view id, std::string_view salt) const {

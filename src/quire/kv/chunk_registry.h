@@ -94,13 +94,6 @@ class ChunkRegistry {
   // Removes the tenant's evictable chunks without access for `max_age_seconds`. Returns how many.
   std::int64_t evict_unused(std::string_view salt, double max_age_seconds);
 
-  // Lets the last tokens of chunks that nobody uses share blocks, in at most so many moves, and
-  // orders copies. Returns the number of blocks that become free.
-  std::int32_t coalesce(std::int32_t most_moves);
-  // Removes the chunks whose tails were to be moved by the copies taken last, one of which has
-  // failed.
-  void forget_moved();
-
   // Returns what became of a tenant's chunk that is not there: "never registered" if nothing is
   // known, also for chunks of other tenants.
   [[nodiscard]] std::string fate(std::string_view id, std::string_view salt) const;

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/chunk_types.h"
+#include "quire/kv/coalescing.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
 #include "quire/kv/registry_state.h"
@@ -209,6 +211,32 @@ Status ChunkRoom::make_room(const WantedRoom& wanted) {
     state_->remove(id, reason);
   }
   return {};
+}
+
+std::int32_t ChunkRoom::coalesce(std::int32_t most_moves) {
+  std::vector<SegmentId> segments;
+  for (const auto& [id, chunk] : state_->chunks) {
+    for (const auto& [key, segment] : chunk.variants) {
+      segments.push_back(segment);
+    }
+  }
+  Coalescing& coalescing = state_->ledger.coalescing();
+  return coalescing.apply(coalescing.plan(segments, most_moves));
+}
+
+void ChunkRoom::forget_moved() {
+  std::vector<std::string> lost;
+  for (const SegmentId moved : state_->ledger.coalescing().last_moved()) {
+    for (const auto& [id, chunk] : state_->chunks) {
+      if (std::ranges::any_of(chunk.variants,
+                              [&](const auto& variant) { return variant.second == moved; })) {
+        lost.push_back(id);
+      }
+    }
+  }
+  for (const std::string& id : lost) {
+    state_->remove(id, Removal::kEvictedForBlocks);
+  }
 }
 
 }  // namespace quire::kv

@@ -1,4 +1,5 @@
-// ChunkRoom: who gives way to a new chunk. A view: ChunkRegistry::room() lends it.
+// ChunkRoom: who gives way to a new chunk, or shares blocks before. A view: ChunkRegistry::room()
+// lends it.
 //
 // `max_chunks` holds for each tenant and evicts that tenant's chunks alone. The bytes of
 // `max_blocks` blocks hold for all tenants together, whatever the formats of their chunks. Beyond
@@ -39,6 +40,12 @@ class ChunkRoom {
   // Evicts chunks until the wanted room exists. Fails with kOverflow if it can never exist, and
   // with kOutOfBlocks if evictable chunks do not suffice; evicts nothing then.
   [[nodiscard]] Status make_room(const WantedRoom& wanted);
+  // Lets the last tokens of chunks that nobody uses share blocks, in at most so many moves, and
+  // orders copies. Returns the number of blocks that become free.
+  std::int32_t coalesce(std::int32_t most_moves);
+  // Removes the chunks whose tails were to be moved by the copies taken last, one of which has
+  // failed.
+  void forget_moved();
   // Returns kOutOfBlocks: the pool lacks so many bytes, and no chunk can go for them.
   [[nodiscard]] Error pool_has_no_room(std::int64_t lacking) const;
 

@@ -428,8 +428,8 @@ bool Sequence::set_behind_window(BehindWindow past) {
 // time. The second then takes the first one's block and frees its own. Both hold the KV of the same
 // tokens after the same tokens. That KV is equal to the bit, because every row of a forward pass is
 // computed alike whatever the batch (attention/run.h). A sequence that was opened without reuse
-// keeps its own block. Then later blocks are not published, as their parent is not known. Neither is
-// a block that a fork has behind the one that is freed here: a block stands behind one parent.
+// keeps its own block. Then later blocks are not published, as their parent is not known. Neither
+// is a block that a fork has behind the one that is freed here: a block stands behind one parent.
 void Sequence::publish_from(std::int32_t block) {
   if (!shared_->config().prefix_cache || !is_plain()) {
     return;
@@ -449,11 +449,9 @@ void Sequence::publish_from(std::int32_t block) {
       return;
     }
     const BlockRef known = shared_->publish(parent, own, stored, use_.session);
-    if (known != own && use_.adopts) {
-      if (!adopt_known(block, known)) {
-        return;
-      }
-      has_adopted = true;
+    has_adopted = known != own && use_.adopts;
+    if (has_adopted && !adopt_known(block, known)) {
+      return;
     }
   }
 }

@@ -41,7 +41,8 @@ struct GroupedProduct {
 
 inline constexpr int kGroupedWideRows = 128;  // of a group whose rows are arranged
 
-// What weights are, and whether warpgroups multiply codes here (can_multiply_wide()).
+// Tells weights apart: floats, codes, and codes that warpgroups multiply here
+// (can_multiply_wide()).
 enum class GroupedWeights : std::uint8_t { kFloats, kCodes, kWideCodes };
 
 // Returns the most places of a group, by how many each expert has on average.
