@@ -282,7 +282,8 @@ Status Bench::state(std::int32_t depth) {
   }
   QUIRE_TRY(const double fork, time_fork(runtime_, prefix));
   add_plain({.metric = "fork", .depth_tokens = std::ssize(prefix), .seconds = fork});
-  if (windowed) {
+  // A GPU composes no chunks on states.
+  if (windowed || (engine_.accelerator() != nullptr && runtime_.chunks().core().has_states())) {
     return {};
   }
   const auto take = [this](std::int32_t count) { return prompts_.take(count); };

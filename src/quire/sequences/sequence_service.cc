@@ -465,7 +465,6 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
 
 // Returns a request on a fork of the state. Engine thread.
 engine::NewRequest SequenceService::request_for(engine::RequestKind kind, const StateRef& state) {
-  const kv::Sequences& sequences = engine_.core().ledger.sequences();
   engine::NewRequest request{.kind = kind, .salt = state->salt, .sampled_before = state->sampled};
   const SeqId sequence = drafts_.resume(*state);
   const std::int64_t cached = state->segment_tokens + drafts_.at_hand(sequence);
