@@ -207,6 +207,19 @@ void check(const KVAppendParams& params, const tensor::PagedKVView& view) {
   }
 }
 
+// Returns whether a token is to be stored. Checks one that is there where builds compare.
+bool is_written(const KernelContext& context, const KVAppendParams& params,
+                const tensor::PagedKVView& view, std::int64_t token) {
+  const auto index = static_cast<std::size_t>(token);
+  if (!params.stores(index)) {
+    return false;
+  }
+  const bool kept = !params.kept.empty() && params.kept[index] != 0;
+  QUIRE_CHECK(!kept || !kComparesKept || is_kept(context, params, view, token),
+              "KV that was there has other bits than computing it again");
+  return !kept;
+}
+
 }  // namespace
 
 bool is_kept(const KernelContext& context, const KVAppendParams& params,
@@ -251,21 +264,14 @@ void kv_append(const KernelContext& context, const KVAppendParams& params,
   check(params, view);
   const std::int64_t cost = std::int64_t{view.kv_heads} * view.head_dim * kScatterCost;
   const bool int8 = view.format == tensor::KVFormat::kInt8;
-  parallel_ranges(
-      context, static_cast<std::int64_t>(params.slots.size()), cost,
-      [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t token = first; token < last; ++token) {
-          if (!params.stores(static_cast<std::size_t>(token))) {
-            continue;
-          }
-          if (!params.kept.empty() && params.kept[static_cast<std::size_t>(token)] != 0) {
-            QUIRE_CHECK(!kComparesKept || is_kept(context, params, view, token),
-                        "KV that was there has other bits than computing it again");
-            continue;
-          }
-          (int8 ? append_int8_token : append_token)(context, params, view, token);
-        }
-      });
+  parallel_ranges(context, static_cast<std::int64_t>(params.slots.size()), cost,
+                  [&](std::int64_t first, std::int64_t last) {
+                    for (std::int64_t token = first; token < last; ++token) {
+                      if (is_written(context, params, view, token)) {
+                        (int8 ? append_int8_token : append_token)(context, params, view, token);
+                      }
+                    }
+                  });
 }
 
 }  // namespace quire::kernels

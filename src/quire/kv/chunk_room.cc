@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "quire/base/ids.h"
 #include "quire/base/str.h"
 #include "quire/kv/chunk_types.h"
 #include "quire/kv/coalescing.h"
