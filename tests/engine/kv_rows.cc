@@ -1,5 +1,7 @@
 #include "kv_rows.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -15,6 +17,7 @@
 #include "quire/kernels/kv_read.h"
 #include "quire/kv/format.h"
 #include "quire/kv_store/paged_pool.h"
+#include "quire/result.h"
 #include "quire/sequence.h"
 #include "quire/tensor/paged_kv_view.h"
 #include "quire/tiers/tier_service.h"
@@ -45,7 +48,12 @@ std::vector<std::uint32_t> kv_rows(const Sequence& sequence, std::int64_t first,
   const auto runtime = sequence.impl().llm->open().value();
   const auto state = sequence.impl().look().value();
   using Windows = sequences::SavedSequences::Windows;
-  const auto described = runtime->saved_sequences().describe(state, Windows::kWhole).value();
+  const auto made = runtime->saved_sequences().describe(state, Windows::kWhole);
+  if (!made.ok()) {  // owed tokens had no room
+    EXPECT_EQ(made.error().code, ErrorCode::kOutOfBlocks) << made.error().message;
+    return {};
+  }
+  const auto& described = *made;
   const kv_store::PagedPool& pool = runtime->tiers().paged_pool();
   const std::int64_t block_tokens = pool.geometry().block_tokens;
   std::vector<std::uint32_t> rows;
