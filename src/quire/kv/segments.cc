@@ -354,6 +354,9 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
   if (config.window_tokens > 0 && format != kOwnFormat) {
     return {ErrorCode::kInvalidArgument, "a window would free blocks of a run that keeps them"};
   }
+  std::vector<SegmentId> used(uses.size());
+  std::ranges::transform(uses, used.begin(), &SegmentUse::segment);
+  QUIRE_TRY_STATUS(Coalescing(*state_).take_out(used));  // which needs room, too
   const BlockCounts needed = config.blocks_for(std::ssize(tail.tokens), format);
   QUIRE_TRY_STATUS(
       check_room(shared, needed, base::str_cat("a run of ", tail.tokens.size(), " tokens")));

@@ -108,7 +108,10 @@ void SavedSequences::describe_maps(std::span<const BlockId> maps, const kv::RunV
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose, Windows windows) {
   StateRef with_windows = whose;
-  if (!ledger().config().open_format()) {  // else what is owed is a part of the tail
+  const kv::LedgerConfig& config = ledger().config();
+  const bool is_in_tail = config.open_format() && whose->owed_tokens < config.block_tokens &&
+                          config.window_tokens == 0 && !ledger().points().exist();
+  if (!is_in_tail) {  // else what is owed is a part of the tail
     QUIRE_TRY(with_windows, sequences_.pay(whose, {}));
   }
   if (windows == Windows::kWhole) {
