@@ -53,6 +53,12 @@ kv_store::BlockRange take_last_block(kv_store::BlockRange& range) {
   return last;
 }
 
+// Returns whether tokens that are owed are a part of a file's tail, which has no KV.
+bool fits_tail(const kv::LedgerConfig& config, std::int64_t owed_tokens) {
+  return config.open_format() && owed_tokens < config.block_tokens && config.window_tokens == 0 &&
+         config.num_states == 0;
+}
+
 }  // namespace
 
 kv::Ledger& SavedSequences::ledger() const { return engine_.core().ledger; }
@@ -108,10 +114,7 @@ void SavedSequences::describe_maps(std::span<const BlockId> maps, const kv::RunV
 
 Result<SavedSequences::Described> SavedSequences::describe(const StateRef& whose, Windows windows) {
   StateRef with_windows = whose;
-  const kv::LedgerConfig& config = ledger().config();
-  const bool is_in_tail = config.open_format() && whose->owed_tokens < config.block_tokens &&
-                          config.window_tokens == 0 && !ledger().points().exist();
-  if (!is_in_tail) {  // else what is owed is a part of the tail
+  if (!fits_tail(ledger().config(), whose->owed_tokens)) {
     QUIRE_TRY(with_windows, sequences_.pay(whose, {}));
   }
   if (windows == Windows::kWhole) {
