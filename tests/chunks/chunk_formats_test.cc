@@ -329,19 +329,6 @@ TEST(ChunkFormats, FormatsThatThePoolHasNotAreRefusedAndNothingStays) {
   EXPECT_EQ(llm.get_chunk(id)->chunk_id, id);
 }
 
-TEST(ChunkFormats, AModelThatForgetsKVRefusesThemByNameAndReason) {
-  ChunkedLLM llm =
-      must(ChunkedLLM::open(source_path("tests/golden/model/mistral_window"), {.threads = 2}, {}));
-  const auto refused = llm.register_chunk(content_of({5, 6, 7}, ChunkType::kSystemPrompt, "int8"));
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("\"int8\""));
-  EXPECT_THAT(refused.error().message, HasSubstr("sliding window"));
-  const std::string id = must_register(llm, content_of({5, 6, 7}, ChunkType::kSystemPrompt));
-  EXPECT_EQ(llm.update_chunk(id, {.kv_dtype = "int8"}).error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(llm.list_chunks()->size(), 1U);
-}
-
 // Chunks of a system prompt and two contexts of `format`, all ids below 200.
 CompositionSpec register_small(ChunkedLLM& llm, const std::string& format) {
   CompositionSpec spec;
@@ -356,12 +343,16 @@ CompositionSpec register_small(ChunkedLLM& llm, const std::string& format) {
   return spec;
 }
 
-// Where some layers see the whole context, chunks keep all KV, in the format of each. A store gives
-// it back.
-TEST(ChunkFormats, ChunksOfAModelWithSomeWindowsHaveTheirOwn) {
-  for (const std::string name : {"gemma3", "qwen2_window"}) {
+// Chunks keep all KV, also where layers have windows or differ in their KV, in the format of each.
+// A store gives it back.
+TEST(ChunkFormats, ChunksOfModelsWithWindowsOrUnevenLayersHaveTheirOwn) {
+  for (const std::string name :
+       {"gemma3", "gemma4", "gemma4_moe", "mistral_window", "phi3", "qwen2_window"}) {
+    if (!computes_here(name)) {
+      continue;
+    }
     std::map<std::string, std::vector<float>> found;
-    for (const std::string format : {"float32", "int8", "fp8"}) {
+    for (const std::string format : {"float32", "int8", "fp8", "int4"}) {
       const TemporaryFolder folder;
       for (const int life : {0, 1}) {
         ChunkedLLM llm =
@@ -371,14 +362,16 @@ TEST(ChunkFormats, ChunksOfAModelWithSomeWindowsHaveTheirOwn) {
         EXPECT_EQ(must(llm.get_chunk(spec.context_chunk_ids[0])).kv_dtype, format);
         const double computed = stat(llm, "tokens_computed");
         const std::vector<float> here = logits(llm, spec);
-        EXPECT_EQ(stat(llm, "tokens_computed") - computed, 9) << "the query alone";
+        EXPECT_EQ(stat(llm, "tokens_computed") - computed, 9)
+            << "the query alone, " << name << ", " << format << ", life " << life;
         EXPECT_EQ(here, life == 0 ? here : found[format]) << name << ", " << format;
         found[format] = here;
         ASSERT_TRUE(llm.flush_store().ok());
       }
     }
-    EXPECT_LT(distance(found["float32"], found["int8"]), 0.05) << name;
-    EXPECT_LT(distance(found["float32"], found["fp8"]), 0.2) << name;
+    EXPECT_LT(distance(found["float32"], found["int8"]), 0.15) << name;
+    EXPECT_LT(distance(found["float32"], found["fp8"]), 0.4) << name;
+    EXPECT_LT(distance(found["float32"], found["int4"]), 0.8) << name;
     EXPECT_NE(found["float32"], found["int8"]) << name;
   }
 }

@@ -155,7 +155,9 @@ void DenseModel::read_rotary(const std::filesystem::path& folder, base::JsonView
 void DenseModel::read_windows(base::JsonView config) {
   const auto size = number(config, "sliding_window", std::int64_t{0});
   const base::JsonView types = config.find("layer_types");
-  windows_.assign(layers_, 0);
+  const std::string type = base::get_string(config, "model_type", "").value();
+  const bool everywhere = type == "mistral" || type == "phi3";
+  windows_.assign(layers_, everywhere ? size : 0);
   for (std::size_t i = 0; i < layers_ && !types.is_null(); ++i) {
     windows_[i] = types[i] == "sliding_attention" ? size : 0;
   }

@@ -253,19 +253,6 @@ TEST_F(BackgroundLoad, AModelWithASlidingWindowReadsEverythingBeforeTheLoadRetur
   EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
 }
 
-TEST_F(BackgroundLoad, AModelWithASlidingWindowRefusesApproximateEditsAndChangesNothing) {
-  LLM llm = LLM::open(windowed_model(), here({.threads = 2})).value();
-  Sequence sequence = llm.sequence(some_ids(305, 4)).value();
-  const auto logits = sequence.logits().value();
-  const Ids other = some_ids(3, 5);
-  const Status edited = sequence.replace(10, 12, other, {}, EditMode::kApproximate);
-  EXPECT_EQ(edited.error().code, ErrorCode::kIncompatible);
-  EXPECT_THAT(edited.error().message, HasSubstr("window"));
-  EXPECT_EQ(sequence.tokens(), some_ids(305, 4));
-  EXPECT_EQ(sequence.logits().value(), logits);
-  EXPECT_TRUE(sequence.replace(10, 12, other).ok()) << "the exact edit stays";
-}
-
 TEST_F(BackgroundLoad, ClosingTheEngineAbandonsWhatIsRead) {
   LLM llm = open_demo();
   std::vector<Sequence> loaded;

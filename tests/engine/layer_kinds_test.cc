@@ -115,8 +115,6 @@ TEST(ChunksOfUnevenLayers, GiveTheLogitsOfTheirPromptAndComeBackFromAStore) {
           distance(out.logits, last_logits(llm.llm(), joined(joined(system, context), query))),
           1e-4f)
           << model;
-      spec.mode = ReuseMode::kBlend;
-      EXPECT_EQ(llm.logits_from_chunks(spec).error().code, ErrorCode::kIncompatible);
       ASSERT_TRUE(llm.flush_store().ok());
     }
   }
@@ -147,8 +145,12 @@ TEST(LatentChunks, GiveTheLogitsOfTheirPromptWhereverTheyStand) {
   }
 }
 
-TEST(LatentChunks, BlendedWholeGiveTheLogitsOfTheirPrompt) {
-  for (const std::string& model : models_with_latents()) {
+// Every token is computed again, whichever way it was chosen.
+TEST(ChunksOfAllLayerKinds, BlendedWholeGiveTheLogitsOfTheirPrompt) {
+  for (const std::string model : {"deepseek_v2", "deepseek_v3", "gemma4", "gemma4_moe"}) {
+    if (!computes_here(model)) {
+      continue;
+    }
     ChunkedLLM llm = must(ChunkedLLM::open(golden(model), {.dtype = "float32", .threads = 2}, {}));
     const Ids first = small_ids(37, 4), second = small_ids(21, 7), query = small_ids(6, 5);
     CompositionSpec spec{.without_system = true, .mode = ReuseMode::kBlend};
@@ -157,21 +159,64 @@ TEST(LatentChunks, BlendedWholeGiveTheLogitsOfTheirPrompt) {
           must(llm.register_chunk({.content = context, .type = ChunkType::kContext})));
     }
     spec.query_chunk_id = must(llm.register_chunk({.content = query, .type = ChunkType::kQuery}));
-    spec.blend = {
-        .selector = Selector::kValueDeviation, .share = 1.0, .base = ReuseMode::kIndependent};
     const std::vector<float> want = last_logits(llm.llm(), joined(joined(first, second), query));
-    EXPECT_LT(distance(must(llm.logits_from_chunks(spec)).logits, want), 1e-4f) << model;
+    for (const Selector selector : {Selector::kValueDeviation, Selector::kQueryAttention}) {
+      spec.blend = {.selector = selector, .share = 1.0, .base = ReuseMode::kIndependent};
+      EXPECT_LT(distance(must(llm.logits_from_chunks(spec)).logits, want), 1e-4f) << model;
+    }
   }
 }
 
-// Codes that are written block by block have no form for layers of several sizes.
-TEST(LayersOfSeveralSizes, RefuseKvByBlocksByName) {
-  for (const std::string kv_dtype : {"fp8", "int4"}) {
-    const auto llm = LLM::open(golden("gemma4"), {.kv_dtype = kv_dtype});
-    ASSERT_FALSE(llm.ok());
-    EXPECT_EQ(llm.error().code, ErrorCode::kUnsupported);
-    EXPECT_THAT(llm.error().message, HasSubstr("kv_dtype \"" + kv_dtype + "\" is not there for"));
-    EXPECT_THAT(llm.error().message, HasSubstr("heads of several sizes"));
+// Oracle: a composition whose chunks were registered in the format.
+TEST(ChunksOfUnevenLayers, AreNarrowedToWhatRegisteringThemGives) {
+  for (const std::string from : {"float32", "int8", "fp8"}) {
+    for (const std::string to : {"int8", "fp8", "int4"}) {
+      if (!computes_here("gemma4") || (from != "float32" && to != "int4")) {
+        continue;
+      }
+      std::vector<float> found[2];
+      for (const bool narrows : {false, true}) {
+        ChunkedLLM llm =
+            must(ChunkedLLM::open(golden("gemma4"), {.dtype = "float32", .threads = 2}, {}));
+        CompositionSpec spec{.without_system = true};
+        ChunkContent content{.content = small_ids(64, 4), .type = ChunkType::kContext};
+        content.options.kv_dtype = narrows ? from : to;
+        std::string id = must(llm.register_chunk(content));
+        if (narrows) {
+          id = must(llm.update_chunk(id, {.kv_dtype = to})).chunk_id;
+        }
+        spec.context_chunk_ids = {id};
+        spec.query_chunk_id =
+            must(llm.register_chunk({.content = small_ids(6, 5), .type = ChunkType::kQuery}));
+        found[narrows ? 1 : 0] = must(llm.logits_from_chunks(spec)).logits;
+      }
+      EXPECT_LT(distance(found[1], found[0]), to == "int4" ? 0.5f : 0.05f) << from << " to " << to;
+    }
+  }
+}
+
+// Oracle: a cold run. Blocks of layers of each size are stored as they fill, in every batch.
+TEST(LayersOfSeveralSizes, StoreKVByBlocksAndGiveTheBitsOfAColdRun) {
+  for (const std::string model : {"gemma4", "gemma4_moe"}) {
+    if (!computes_here(model)) {
+      continue;
+    }
+    for (const std::string kv_dtype : {"int8", "fp8", "int4"}) {
+      const LLMOptions options{.dtype = "float32", .kv_dtype = kv_dtype, .threads = 2};
+      LLMOptions small = options;
+      small.max_batch_tokens = 37;
+      LLM llm = must(LLM::open(golden(model), options));
+      LLM other = must(LLM::open(golden(model), small));
+      const Ids ids = small_ids(150, 8);
+      const auto cold = must(llm.forward(ids, ForwardReuse::kNone)).logits;
+      EXPECT_EQ(must(other.forward(ids, ForwardReuse::kNone)).logits, cold) << kv_dtype;
+      (void)must(llm.forward({ids.begin(), ids.begin() + 100}));
+      const auto warm = must(llm.forward(ids)).logits;
+      EXPECT_TRUE(std::equal(warm.begin(), warm.end(), cold.end() - std::ssize(warm)));
+      const KVAccuracy accuracy = must(llm.kv_accuracy(ids, kv_dtype));
+      EXPECT_LT(accuracy.logit_kl_mean, kv_dtype == "int4" ? 5e-2 : 5e-3) << kv_dtype;
+      EXPECT_GT(accuracy.key_error.mean, 0);
+    }
   }
 }
 

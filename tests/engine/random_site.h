@@ -37,7 +37,6 @@ struct Scenario {
   bool stores = false;  // of chunks and of items
   ReuseMode context = ReuseMode::kAnchored;
   bool sequences_only = false;
-  bool forgets = false;  // all layers have a sliding window, so chunks have no meaning
   std::string kv_dtype = "auto";
   bool mixed = false;    // chunks have formats of their own
   bool guesses = false;  // trees, at random
@@ -51,7 +50,7 @@ struct Scenario {
   // Returns whether all blocks have the same bytes, and keep them.
   [[nodiscard]] bool counts_blocks() const { return one_format() && !frees && !carries; }
   // Returns whether KV cannot move to where it has other tokens before it.
-  [[nodiscard]] bool refuses_moves() const { return forgets || carries; }
+  [[nodiscard]] bool refuses_moves() const { return carries; }
 };
 
 // Guesses trees at random, of tokens that came last.

@@ -47,18 +47,23 @@ Ids active_ids(const ContextManager& context) {
   return ids;
 }
 
-TEST(Context, AnItemThatAWindowForgetsIsRefusedWithTheModeThatKeepsNone) {
+// Items keep KV that prompts of such a model free.
+TEST(Context, ItemsOfAModelWhoseLayersAllHaveAWindowWorkInEveryMode) {
   LLM llm =
       LLM::open(source_path("tests/golden/model/mistral_window"), here({.threads = 1})).value();
-  const Ids ids(60, 20);
-  ContextManager anchored = ContextManager::open(llm).value();
-  const auto refused = anchored.add(ids);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.error().message, HasSubstr("the window of 16 tokens"));
-  EXPECT_THAT(refused.error().message, HasSubstr("use mode exact"));
-  EXPECT_THAT(anchored.items().value(), IsEmpty());
-  ContextManager exact = ContextManager::open(llm, {.mode = ReuseMode::kExact}).value();
-  EXPECT_TRUE(exact.add(ids).ok());
+  for (const ReuseMode mode : {ReuseMode::kExact, ReuseMode::kAnchored, ReuseMode::kIndependent}) {
+    ContextManager context = ContextManager::open(llm, {.mode = mode}).value();
+    ASSERT_TRUE(context.add(small_ids(60, 20)).ok());
+    ASSERT_TRUE(context.add(small_ids(50, 21)).ok());
+    const Ids prompt = active_ids(context);
+    const double computed = stat(llm, "tokens_computed");
+    const auto out = context.infer(std::nullopt, {.temperature = 0, .max_tokens = 6});
+    ASSERT_TRUE(out.ok()) << out.error().message;
+    EXPECT_LT(stat(llm, "tokens_computed") - computed, 40) << "the items' KV is there";
+    const auto want = llm.generate(prompt, {.temperature = 0, .max_tokens = 6})->token_ids;
+    EXPECT_EQ(out->output.token_ids == want, mode != ReuseMode::kIndependent)
+        << reuse_mode_name(mode);
+  }
 }
 
 TEST(Context, WhatIsSwitchedOffHasNoInfluenceAndComputesNothing) {

@@ -48,16 +48,16 @@ double wanted(double share, std::int64_t tokens) {
 // V of the first mixed layer as it is stored for the tokens of runs: copies in host memory.
 class StoredValues {
  public:
-  // Copies the values of the runs. Precondition: the runs have blocks.
+  // Copies the values of a layer of the pool, of the runs. Precondition: the runs have blocks.
   [[nodiscard]] static Result<StoredValues> of(const kv_store::PagedPool& paged_pool,
-                                               std::span<const kv::RunView> runs) {
+                                               std::span<const kv::RunView> runs, int layer) {
     StoredValues values;
     values.first_copies_.reserve(runs.size());
     for (const kv::RunView& run : runs) {
       values.first_copies_.push_back(values.copies_.size());
       for (const kv::BlockPart& part : kv::parts_of(run)) {
         QUIRE_TRY(kv_store::PagedPool copy,
-                  paged_pool.copy_of_layer(kFirstMixedLayer, part.blocks, part.format));
+                  paged_pool.copy_of_layer(layer, part.blocks, part.format));
         values.copies_.push_back(std::move(copy));
       }
     }
@@ -213,16 +213,14 @@ class Blender {
   }
 
   [[nodiscard]] StoreContext store_context() const {
-    return {.kernels = context_.kernels,
-            .pool = context_.paged_pool,
-            .head_dim = context_.decoder.config().head_dim};
+    return {.kernels = context_.kernels, .pool = context_.paged_pool};
   }
 
   [[nodiscard]] Result<std::span<float>> forward(BlendRows& rows,
                                                  model::ForwardProbe* probe = nullptr) {
     const model::ForwardBatch& batch = rows.build();
     return context_.decoder.forward(
-        batch, rows.views(context_.views, context_.decoder.config().layers), probe);
+        batch, rows.views(context_.views, context_.decoder.config().kv_layers()), probe);
   }
 
   [[nodiscard]] Status copy_blocks() {
@@ -239,7 +237,8 @@ class Blender {
     const ComposedSequence sequence(context_.ledger.sequences(), id);
     const std::vector<kv::RunView> runs = sequence.runs();
     const std::span<const kv::RunView> sealed = std::span(runs).first(runs.size() - 1);
-    QUIRE_TRY(const StoredValues stored, StoredValues::of(context_.paged_pool, sealed));
+    QUIRE_TRY(const StoredValues stored,
+              StoredValues::of(context_.paged_pool, sealed, first_mixed().group_index));
     std::vector<double> scores;
     for (std::size_t first = 0; first < contexts_.size();) {
       BlendRows rows(sealed, {}, block_tokens());
@@ -258,16 +257,20 @@ class Blender {
     return scores;
   }
 
+  [[nodiscard]] model::LayerPlan first_mixed() const {
+    return context_.decoder.config().layer_plan(kFirstMixedLayer);
+  }
+
   [[nodiscard]] double deviation(const StoredValues& all_stored, TokenRef token,
                                  std::span<const float> values, std::size_t row) const {
-    const model::ModelConfig& config = context_.decoder.config();
-    const auto head_dim = static_cast<std::size_t>(config.head_dim);
+    const model::LayerPlan plan = first_mixed();
+    const auto head_dim = static_cast<std::size_t>(plan.head_dim);
     std::vector<float> stored(head_dim);
     double sum = 0;
-    for (int head = 0; head < config.kv_heads; ++head) {
+    for (int head = 0; head < plan.kv_heads; ++head) {
       all_stored.read(token, head, stored);
       const auto first =
-          (row * static_cast<std::size_t>(config.kv_heads) + static_cast<std::size_t>(head)) *
+          (row * static_cast<std::size_t>(plan.kv_heads) + static_cast<std::size_t>(head)) *
           head_dim;
       for (std::size_t d = 0; d < head_dim; ++d) {
         const double difference = double{values[first + d]} - stored[d];
@@ -298,9 +301,10 @@ class Blender {
       }
       const model::ForwardBatch& batch = rows.build();
       model::ForwardProbe probe{.mass = mass_of(rows.covered(), scores)};
-      QUIRE_TRY([[maybe_unused]] const std::span<float> logits,
-                context_.decoder.forward(
-                    batch, rows.views(context_.views, context_.decoder.config().layers), &probe));
+      QUIRE_TRY(
+          [[maybe_unused]] const std::span<float> logits,
+          context_.decoder.forward(
+              batch, rows.views(context_.views, context_.decoder.config().kv_layers()), &probe));
       ledger.sequences().advance(id, count);
       first += count;
     }

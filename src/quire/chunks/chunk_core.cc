@@ -90,12 +90,6 @@ Status ChunkCore::check_mode(const CompositionSpec& spec) const {
   if (spec.mode != ReuseMode::kBlend || is_by_layers(spec.blend)) {
     return {};
   }
-  if (config.has_uneven_kv()) {
-    return {ErrorCode::kIncompatible,
-            base::str_cat("mode ", reuse_mode_name(spec.mode), " is not implemented for models ",
-                          "whose layers have KV of several sizes or share it, as ", config.family,
-                          " has; use mode anchored, independent or exact")};
-  }
   if (!has_states()) {
     return {};
   }
@@ -114,19 +108,11 @@ Status ChunkCore::check_runs_some_layers(std::string_view what) const {
                           " runs some layers alone, which a GPU does not do yet; "
                           "open the model with device=\"cpu\"")};
   }
-  if (forgets()) {
-    return {ErrorCode::kIncompatible,
-            base::str_cat("mode blend: ", what, " takes layers from stored KV, and the ",
-                          engine.model_config().layers,
-                          " layers of this model, which all have a sliding window, keep none of "
-                          "chunks; use mode exact")};
-  }
   return {};
 }
 
 kv::ModelShape ChunkCore::model_shape() const {
-  kv::ModelShape shape{
-      .forgets = forgets(), .has_states = has_states(), .layers = engine.model_config().layers};
+  kv::ModelShape shape{.has_states = has_states(), .layers = engine.model_config().layers};
   const kv_store::PagedPool& pool = engine.core().paged_pool;
   for (std::uint8_t i = 1; i < engine.core().num_formats(); ++i) {
     shape.changes_kv[i] = changes_kv(pool.geometry(kv::FormatId{i}), pool.geometry());
@@ -134,12 +120,8 @@ kv::ModelShape ChunkCore::model_shape() const {
   return shape;
 }
 
-bool ChunkCore::forgets() const {
-  return engine.core().paged_pool.geometry().forget_after_tokens() > 0;
-}
-
 bool ChunkCore::needs_kv(const kv::NewChunk& chunk) const {
-  return chunk.type != ChunkType::kQuery && !forgets();
+  return chunk.type != ChunkType::kQuery;
 }
 
 std::optional<TokenId> ChunkCore::bos_token() const {
@@ -221,17 +203,6 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 
 ChunkCore::Lack ChunkCore::lack_of(std::string_view kv_dtype) const {
   constexpr const char* kOther = ", or open the model with that kv_dtype";
-  if (engine.model_config().has_uneven_kv()) {
-    return {
-        ", and chunks of a model whose layers differ in their KV have it in the pool's format "
-        "alone",
-        kOther};
-  }
-  if (forgets()) {
-    return {
-        ", and chunks of a model whose layers all have a sliding window have no KV of their own",
-        kOther};
-  }
   const kv_store::PagedPool& pool = engine.core().paged_pool;
   if (kv_dtype == "int4" && pool.geometry().block_tokens % tensor::kInt4RunTokens != 0) {
     return {", and int4 takes a block_tokens that is a multiple of 32",

@@ -43,15 +43,12 @@ struct ChunkCore {
   // Returns the format of chunks, found out by the first call. A template that cannot be cut is no
   // error: registering text is, with the reason. Any thread.
   [[nodiscard]] const ChunkSetup& setup() const;
-  // Returns whether KV of chunks apart has no meaning, since all layers of the model forget what is
-  // far away. Any thread, as for the next four.
-  [[nodiscard]] bool forgets() const;
+  // Returns whether some layer carries a state. Any thread, as for the next three.
   [[nodiscard]] bool has_states() const;
   // Returns the most blocks that the maps of a chunk of so many tokens take (chunk_maps.h).
   [[nodiscard]] std::int32_t map_blocks(std::int64_t tokens) const;
   [[nodiscard]] kv::ModelShape model_shape() const;
-  // Returns kIncompatible, naming mode and layers, for a mode that layers with a state, or with KV
-  // of several sizes, do not have.
+  // Returns kIncompatible, naming mode and layers, for a mode that layers with a state do not have.
   [[nodiscard]] Status check_mode(const CompositionSpec& spec) const;
   // Returns kUnsupported, naming what was asked for, where no pass runs some layers alone.
   [[nodiscard]] Status check_runs_some_layers(std::string_view what) const;

@@ -152,7 +152,7 @@ Status ChunkDrafts::tokenize(ChunkDraft& draft, const Interrupt& interrupted) co
 // among the drafts before it.
 Status ChunkDrafts::check_anchor(std::span<const ChunkDraft> drafts) {
   const std::optional<std::string>& asked = drafts.back().content->options.anchor;
-  if (!asked || core_.forgets()) {
+  if (!asked) {
     return {};
   }
   const std::vector<std::string_view> ids = anchor_ids(*asked);
@@ -202,7 +202,7 @@ void ChunkDrafts::take_known_tokens(std::span<ChunkDraft> drafts) {
 
 // Gives a context the anchor that it will have: the one it names, else that of `anchors`.
 Status ChunkDrafts::name_anchor(ChunkDraft& draft, Anchors& anchors) {
-  if (draft.chunk.type != ChunkType::kContext || core_.forgets()) {
+  if (draft.chunk.type != ChunkType::kContext) {
     return {};
   }
   const std::string& salt = draft.chunk.salt;

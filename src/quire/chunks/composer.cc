@@ -119,9 +119,8 @@ Result<std::vector<std::shared_ptr<engine::Channel>>> Composer::submit(
 Result<bool> Composer::advance(std::span<const ComposedRun> runs, CompositionAttempt& attempt) {
   explain(runs, attempt);
   ReadBehind behind;
-  auto resolved =
-      resolve(runs, attempt.in_use,
-              attempt.reads_behind && !core_.forgets() && !core_.has_states() ? &behind : nullptr);
+  auto resolved = resolve(runs, attempt.in_use,
+                          attempt.reads_behind && !core_.has_states() ? &behind : nullptr);
   library_.start_reading(std::move(behind));  // whatever has failed since
   QUIRE_TRY(attempt.compositions, std::move(resolved));
   QUIRE_TRY(const bool complete, start_missing(attempt.compositions, attempt));

@@ -73,10 +73,7 @@ Status convert(ChunkCore& core, const kv::Segment& from, const kv::Segment& to,
                       .to = to.blocks().ref(i),
                       .tokens = std::min(block_tokens, from.num_tokens() - i * block_tokens)});
   }
-  return store_again({.kernels = core.engine.context(),
-                      .pool = pool,
-                      .head_dim = core.engine.model_config().head_dim},
-                     blocks, sums);
+  return store_again({.kernels = core.engine.context(), .pool = pool}, blocks, sums);
 }
 
 // Returns a segment with the KV of `id` in another format.

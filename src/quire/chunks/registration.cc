@@ -77,7 +77,7 @@ Status Registration::place_anchors() {
 // Puts a context under its anchor and holds the anchor.
 Status Registration::place_anchor(ChunkDraft& draft) {
   const std::string& salt = draft.chunk.salt;
-  if (draft.chunk.type == ChunkType::kContext && !core_.forgets()) {
+  if (draft.chunk.type == ChunkType::kContext) {
     QUIRE_TRY(draft.chunk.anchor, anchor_of(draft));
   }
   const std::vector<std::string_view> ids = anchor_ids(draft.chunk.anchor);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,8 @@ namespace {
 struct Stretch {
   std::int32_t first = 0, count = 0;
   tensor::KVGeometry from, to;
+
+  [[nodiscard]] int head_dim(int layer) const { return to.of_layer(layer).head_dim; }
 };
 
 // Stores blocks again where the CPU reads and writes them.
@@ -41,14 +44,14 @@ class BlockStorer {
     if (tensor::is_written_by_block(stretch.to.format)) {
       return tensor::is_written_by_block(stretch.from.format)
                  ? seal_opened(stretch, sums)
-                 : seal(stretch, read_pairs(stretch), nullptr, sums);
+                 : seal(stretch, read_pairs(stretch), false, sums);
     }
     if (stretch.to.format == tensor::KVFormat::kInt8) {
       return encode(stretch, sums);
     }
     const std::vector<kernels::BlockPair> pairs = read_pairs(stretch);
     for (int layer = 0; layer < stretch.to.layers; ++layer) {
-      kernels::open_blocks(context_.kernels, pairs, context_.head_dim,
+      kernels::open_blocks(context_.kernels, pairs, stretch.head_dim(layer),
                            read_.view(layer, stretch.first), written_.view(layer, stretch.first));
     }
     return {};
@@ -69,25 +72,28 @@ class BlockStorer {
                              stretch.to.format, stretch.to.dtype);
   }
 
-  // Seals blocks of plain numbers or int8. They are those that are read, or those of `opened`. That
-  // is a pool of one layer, which is filled before each layer.
-  Status seal(const Stretch& stretch, std::span<const kernels::BlockPair> pairs,
-              kv_store::PagedPool* opened, kernels::KVErrorSums& sums) {
+  // Seals blocks that are read, of plain numbers or int8. With `opens` they are opened as fp32
+  // before, in a pool of one layer, and `pairs` name blocks there.
+  Status seal(const Stretch& stretch, std::span<const kernels::BlockPair> pairs, bool opens,
+              kernels::KVErrorSums& sums) {
+    std::optional<kv_store::PagedPool> opened;
     for (int layer = 0; layer < stretch.to.layers; ++layer) {
-      const tensor::PagedKVView read = read_.view(layer, stretch.first);
-      if (opened != nullptr) {
+      const int head_dim = stretch.head_dim(layer);
+      tensor::PagedKVView read = read_.view(layer, stretch.first);
+      if (opens) {
+        QUIRE_TRY_STATUS(make_numbers(stretch, layer, opened));
         std::vector<kernels::BlockPair> to_open = read_pairs(stretch);
         for (std::size_t i = 0; i < pairs.size(); ++i) {
           to_open[i].to = pairs[i].from;
         }
-        kernels::open_blocks(context_.kernels, to_open, context_.head_dim, read, opened->view(0));
+        kernels::open_blocks(context_.kernels, to_open, head_dim, read, opened->view(0));
+        read = opened->view(0);
       }
       std::vector<kernels::KVErrorSums> errors(pairs.size());
       std::vector<std::uint8_t> refusals(pairs.size());
       const kernels::SealParams params = {
-          .blocks = pairs, .head_dim = context_.head_dim, .refused = refusals, .errors = errors};
-      if (!kernels::seal_blocks(context_.kernels, params,
-                                opened != nullptr ? opened->view(0) : read,
+          .blocks = pairs, .head_dim = head_dim, .refused = refusals, .errors = errors};
+      if (!kernels::seal_blocks(context_.kernels, params, read,
                                 written_.view(layer, stretch.first))) {
         const auto first =
             std::ranges::find_if(refusals, [](std::uint8_t why) { return why != 0; });
@@ -101,35 +107,41 @@ class BlockStorer {
     return {};
   }
 
-  // Seals blocks of codes of a block by opening them as fp32, which holds what they stand for.
-  Status seal_opened(const Stretch& stretch, kernels::KVErrorSums& sums) {
-    tensor::KVGeometry numbers = stretch.to;
+  // Makes room for the numbers of a layer, unless there is room of its size.
+  [[nodiscard]] static Status make_numbers(const Stretch& stretch, int layer,
+                                           std::optional<kv_store::PagedPool>& opened) {
+    tensor::KVGeometry numbers = stretch.to.of_layer(layer);
     numbers.format = tensor::KVFormat::kPlain;
     numbers.dtype = tensor::DType::kFloat32;
-    numbers.layers = 1;
-    numbers.window_tokens = {};
-    QUIRE_TRY(kv_store::PagedPool opened, kv_store::PagedPool::create(numbers, stretch.count));
+    if (!opened || opened->geometry().block_bytes() != numbers.block_bytes() ||
+        opened->geometry().head_dim != numbers.head_dim) {
+      QUIRE_TRY(opened, kv_store::PagedPool::create(numbers, stretch.count));
+    }
+    return {};
+  }
+
+  // Seals blocks of codes of a block by opening them as fp32, which holds what they stand for.
+  Status seal_opened(const Stretch& stretch, kernels::KVErrorSums& sums) {
     std::vector<kernels::BlockPair> pairs = read_pairs(stretch);
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       pairs[i].from = static_cast<std::int32_t>(i);
     }
-    return seal(stretch, pairs, &opened, sums);
+    return seal(stretch, pairs, true, sums);
   }
 
   // Stores tokens as int8. Blocks are shared among threads.
   Status encode(const Stretch& stretch, kernels::KVErrorSums& sums) {
     const auto count = static_cast<std::size_t>(stretch.count);
-    const std::int64_t cost =
-        std::int64_t{2} * stretch.to.block_tokens * stretch.to.kv_heads * context_.head_dim;
     for (int layer = 0; layer < stretch.to.layers; ++layer) {
+      const tensor::KVGeometry own = stretch.to.of_layer(layer);
+      const std::int64_t cost = std::int64_t{2} * own.block_tokens * own.kv_heads * own.head_dim;
       std::vector<kernels::KVErrorSums> errors(count);
       std::vector<std::int32_t> refusals(count, -1);  // tokens
       kernels::parallel_ranges(
           context_.kernels, stretch.count, cost, [&](std::int64_t first, std::int64_t last) {
             for (std::int64_t i = first; i < last; ++i) {
               const auto at = static_cast<std::size_t>(i);
-              refusals[at] =
-                  encode_block(layer, stretch.first + static_cast<std::int32_t>(i), errors[at]);
+              refusals[at] = encode_block(stretch, layer, static_cast<std::int32_t>(i), errors[at]);
             }
           });
       const auto found =
@@ -144,9 +156,10 @@ class BlockStorer {
     return {};
   }
 
-  // Returns the first token that int8 cannot hold, or -1.
-  [[nodiscard]] std::int32_t encode_block(int layer, std::int32_t index,
+  // Returns the first token of a block of a stretch that int8 cannot hold, or -1.
+  [[nodiscard]] std::int32_t encode_block(const Stretch& stretch, int layer, std::int32_t number,
                                           kernels::KVErrorSums& sums) const {
+    const std::int32_t index = stretch.first + number;
     const tensor::PagedKVView source = read_.view(layer, index);
     const tensor::PagedKVView target = written_.view(layer, index);
     std::vector<float> k(static_cast<std::size_t>(target.head_dim)), v(k.size());
@@ -155,7 +168,7 @@ class BlockStorer {
       const tensor::KVSlot in = {.block = read_.block(index), .offset = token};
       const tensor::KVSlot out = {.block = written_.block(index), .offset = token};
       for (int head = 0; head < target.kv_heads; ++head) {
-        const auto numbers = static_cast<std::size_t>(context_.head_dim);
+        const auto numbers = static_cast<std::size_t>(stretch.head_dim(layer));
         kernels::read_key(source, head, in, std::span(k).first(numbers));
         kernels::read_value(source, head, in, std::span(v).first(numbers));
         if (!kernels::store_int8(target, head, out, k, v)) {

@@ -20,11 +20,10 @@ struct StoredAgain {
   std::int32_t tokens = 0;  // all of them where `to` is written as a whole
 };
 
-// Holds what storing works on. Borrows the first two.
+// Holds what storing works on. Borrows both.
 struct StoreContext {
   const kernels::KernelContext& kernels;
   kv_store::PagedPool& pool;
-  int head_dim = 0;  // of the model
 };
 
 // Stores the KV of blocks in others, distinct ones, and adds to `sums` what codes change. A block

@@ -188,7 +188,7 @@ Context::Arriving Context::begin_reading(runtime::Runtime& runtime, std::span<It
   Arriving arriving;
   std::vector<std::shared_ptr<const kv_store::KVFile>> files;
   const chunks::ChunkCore& core = runtime.chunks().core();
-  const bool waits = core.forgets() || core.has_states() || !options_.fetch ||
+  const bool waits = core.has_states() || !options_.fetch ||
                      runtime.tiers().reload_policy().measured().computing_is_faster();
   for (Item* const item : items) {
     if (waits || item->device != nullptr || item->host != nullptr || !item->info.saved) {

@@ -62,10 +62,6 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
   if (format == tensor::KVFormat::kPlain) {
     return {};
   }
-  if (!config.kv_sizes.empty() && tensor::is_written_by_block(format)) {
-    return refused(base::str_cat("models whose layers have heads of several sizes, as ",
-                                 config.family, " has"));
-  }
   if (on_gpu && config.scales.score_cap != 0) {
     return refused(base::str_cat("models that cap the scores of attention, as ", config.family,
                                  " does, on a GPU"));

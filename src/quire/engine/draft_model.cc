@@ -180,7 +180,8 @@ std::optional<SeqId> DraftModel::follow(const drafts::DraftQuery& query) {
     }
     forget(query.request);  // a window has freed what it would go back to
   }
-  const SeqId opened = sequences.open(tokens, true, {}, query.history.salt);
+  const SeqId opened =
+      sequences.open(tokens, true, {}, query.history.salt, kv::BehindWindow::kFrees);
   sequences_.emplace(query.request.value, opened);
   return opened;
 }

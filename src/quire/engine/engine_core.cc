@@ -139,13 +139,11 @@ std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
 
 // Adds the formats that chunks may have beside KV in the pool's own format. A slab shall hold two
 // blocks of each. It grows for a format where that leaves several slabs, and else the format is
-// left out. Chunks of models that forget all KV behind a window have no KV of their own. Those of
-// models with layers that differ in their KV have the pool's own alone.
-Status add_chunk_formats(const model::ModelConfig& config, std::int32_t num_blocks,
-                         kv_store::PagedPool& pool, std::int32_t& slab_blocks) {
+// left out.
+Status add_chunk_formats(std::int32_t num_blocks, kv_store::PagedPool& pool,
+                         std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;
-  const bool forgets = pool.geometry().forget_after_tokens() > 0;
-  if (forgets || config.has_uneven_kv() || num_blocks < slab_blocks) {
+  if (num_blocks < slab_blocks) {
     return {};
   }
   const std::int64_t own_bytes = pool.geometry().block_bytes();
@@ -300,7 +298,8 @@ EngineCore::EngineCore(ModelBundle opened, kv_store::PagedPool blocks,
     }
   }
   if (staging) {
-    views.insert(views.end(), static_cast<std::size_t>(geometry.layers), staging->view(0));
+    const std::vector<tensor::PagedKVView> staged_views = staging_views(*staging, geometry);
+    views.insert(views.end(), staged_views.begin(), staged_views.end());
   }
   const model::PackReport& report = decoder().pack_report();
   counters.block_bytes = geometry.block_bytes();
@@ -354,8 +353,7 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
         add_open_format(paged_pool, ledger, 2 * std::int64_t{options.max_running} + 2));
   }
   if (options.mixes_formats) {
-    QUIRE_TRY_STATUS(
-        add_chunk_formats(bundle.decoder->config(), num_blocks, paged_pool, ledger.slab_blocks));
+    QUIRE_TRY_STATUS(add_chunk_formats(num_blocks, paged_pool, ledger.slab_blocks));
   }
   ledger.formats = block_formats(paged_pool);
   std::optional<kv_store::PagedPool> staging;

@@ -133,17 +133,17 @@ class Comparison {
   };
   // Returns the logits of all rows.
   Result<std::span<float>> forward(OwnKV& kv, Slice slice, model::ForwardProbe* probe);
-  // Returns the layer's index among those with KV.
-  [[nodiscard]] int kv_layer_of(const model::LayerQueries& queries) const {
-    return engine_.model_config().layer_plan(static_cast<std::size_t>(queries.layer)).group_index;
+  [[nodiscard]] model::LayerPlan plan_of(const model::LayerQueries& queries) const {
+    return engine_.model_config().layer_plan(static_cast<std::size_t>(queries.layer));
   }
   void compare_layer(Slice slice, const model::LayerQueries& queries);
-  void round_keys_and_values(Slice slice, int layer);
+  void round_keys_and_values(Slice slice, const model::LayerPlan& plan);
   void compare_attention(Slice slice, const model::LayerQueries& queries, int kv_head);
   void compare_logits(Slice slice, std::span<const float> want, std::span<const float> got);
-  // Reads the keys of one head, [tokens][head_dim].
+  // Reads the keys of one head, [tokens][dim].
   struct Head {
     int layer = 0, kv_head = 0;
+    std::size_t dim = 0;
   };
   void read_keys(const OwnKV& kv, Head head, std::size_t tokens, std::vector<float>& out) const;
 
@@ -183,18 +183,22 @@ Status Comparison::compare_slice(std::size_t first, std::size_t count) {
 }
 
 void Comparison::compare_layer(Slice slice, const model::LayerQueries& queries) {
-  round_keys_and_values(slice, kv_layer_of(queries));
-  for (int head = 0; head < engine_.model_config().kv_heads; ++head) {
+  const model::LayerPlan plan = plan_of(queries);
+  if (plan.stores_kv) {
+    round_keys_and_values(slice, plan);
+  }
+  for (int head = 0; head < plan.kv_heads; ++head) {
     compare_attention(slice, queries, head);
   }
 }
 
-void Comparison::round_keys_and_values(Slice slice, int layer) {
-  const auto kv_heads = static_cast<std::size_t>(engine_.model_config().kv_heads);
-  const auto dim = static_cast<std::size_t>(engine_.model_config().head_dim);
+void Comparison::round_keys_and_values(Slice slice, const model::LayerPlan& plan) {
+  const int layer = plan.group_index;
+  const auto kv_heads = static_cast<std::size_t>(plan.kv_heads);
+  const auto dim = static_cast<std::size_t>(plan.head_dim);
   const std::size_t width = kv_heads * dim;
   std::vector<float> keys(slice.count * width), values(keys.size());
-  std::vector<float> row(reference_->row_size());
+  std::vector<float> row(reference_->row_size(layer));
   const auto for_each_head = [&](const OwnKV& kv, const auto& fn) {
     for (std::size_t at = 0; at < slice.count * kv_heads; ++at) {
       const std::size_t token = slice.first + at / kv_heads;
@@ -218,27 +222,27 @@ void Comparison::round_keys_and_values(Slice slice, int layer) {
 
 void Comparison::read_keys(const OwnKV& kv, Head head, std::size_t tokens,
                            std::vector<float>& out) const {
-  const auto dim = static_cast<std::size_t>(engine_.model_config().head_dim);
-  std::vector<float> row(kv.row_size());
-  out.resize(tokens * dim);
+  std::vector<float> row(kv.row_size(head.layer));
+  out.resize(tokens * head.dim);
   for (std::size_t token = 0; token < tokens; ++token) {
     kv.read_key(head.layer, head.kv_head, token, row);
-    std::copy_n(row.begin(), dim, out.begin() + static_cast<std::ptrdiff_t>(token * dim));
+    std::copy_n(row.begin(), head.dim, out.begin() + static_cast<std::ptrdiff_t>(token * head.dim));
   }
 }
 
 // Compares, for some rows, the attention of one query over keys as they are and as stored.
 void Comparison::compare_attention(Slice slice, const model::LayerQueries& queries, int kv_head) {
   const model::ModelConfig& config = engine_.model_config();
-  const auto dim = static_cast<std::size_t>(config.head_dim);
+  const model::LayerPlan plan = plan_of(queries);
+  const auto dim = static_cast<std::size_t>(plan.head_dim);
   std::vector<float> want_keys, got_keys, query(dim);
-  const Head of = {.layer = kv_layer_of(queries), .kv_head = kv_head};
+  const Head of = {.layer = plan.group_index, .kv_head = kv_head, .dim = dim};
   read_keys(*reference_, of, slice.first + slice.count, want_keys);
   read_keys(*rounded_, of, slice.first + slice.count, got_keys);
   const auto window =
       static_cast<std::size_t>(config.window_tokens[static_cast<std::size_t>(queries.layer)]);
   const double scale = config.score_scale(), cap = config.scales.score_cap;
-  const int group = config.heads / config.kv_heads;
+  const int group = config.heads / plan.kv_heads;
   for (std::size_t row = 0; row < slice.count; row += kRowsPerSample) {
     const std::size_t end = slice.first + row + 1;
     const std::size_t begin = window > 0 && end > window ? end - window : 0;
@@ -308,11 +312,6 @@ Result<KVAccuracy> kv_accuracy(Engine& engine, std::span<const TokenId> ids,
     return {ErrorCode::kUnsupported,
             base::str_cat("kv_accuracy is measured on the CPU alone, and this model is on ",
                           base::quoted(engine.options().device), "; open it with device \"cpu\"")};
-  }
-  if (engine.model_config().has_uneven_kv()) {
-    return {ErrorCode::kUnsupported,
-            "kv_accuracy is not implemented for models whose layers have heads of several sizes or "
-            "share KV"};
   }
   QUIRE_TRY_STATUS(engine.check_prompt(ids));
   if (ids.size() < 2) {

@@ -1,7 +1,9 @@
 #include "quire/engine/open_format.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
@@ -11,8 +13,23 @@
 #include "quire/result.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
 
 namespace quire::engine {
+namespace {
+
+// Returns the sizes of layers, each once; none where all layers are alike.
+std::vector<tensor::KVLayerSize> distinct_sizes(const tensor::KVGeometry& geometry) {
+  std::vector<tensor::KVLayerSize> sizes;
+  for (const tensor::KVLayerSize& size : geometry.layer_sizes) {
+    if (std::ranges::find(sizes, size) == sizes.end()) {
+      sizes.push_back(size);
+    }
+  }
+  return sizes;
+}
+
+}  // namespace
 
 Status check_block_tokens(const tensor::KVGeometry& geometry) {
   if (geometry.fits_format()) {
@@ -55,11 +72,25 @@ Result<kv_store::PagedPool> make_staging(const tensor::KVGeometry& geometry,
                                          device::Accelerator* accelerator) {
   tensor::KVGeometry staged = geometry;
   staged.format = tensor::KVFormat::kPlain;
-  staged.layers = 1;
+  staged.layer_sizes = distinct_sizes(geometry);
+  staged.layers = std::max<int>(1, static_cast<int>(staged.layer_sizes.size()));
   staged.window_tokens = {};
   const std::int32_t blocks = std::max(step_tokens / staged.block_tokens, 1);
   return accelerator == nullptr ? kv_store::PagedPool::create(staged, blocks)
                                 : kv_store::PagedPool::create_on(*accelerator, staged, blocks);
+}
+
+std::vector<tensor::PagedKVView> staging_views(const kv_store::PagedPool& staging,
+                                               const tensor::KVGeometry& geometry) {
+  std::vector<tensor::PagedKVView> views(static_cast<std::size_t>(geometry.layers));
+  const std::vector<tensor::KVLayerSize>& made = staging.geometry().layer_sizes;
+  for (std::size_t layer = 0; layer < views.size(); ++layer) {
+    const auto of = geometry.layer_sizes.empty()
+                        ? made.begin()
+                        : std::ranges::find(made, geometry.layer_sizes[layer]);
+    views[layer] = staging.view(static_cast<int>(of - made.begin()));
+  }
+  return views;
 }
 
 }  // namespace quire::engine

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "quire/device/accelerator.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/result.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
 
 namespace quire::engine {
 
@@ -21,10 +23,15 @@ namespace quire::engine {
                                      std::int64_t open_blocks);
 
 // Makes the blocks that a step of `step_tokens` rows begins and fills. They are of one layer, since
-// each layer stores them before the next begins. On `accelerator`, or in host memory without one.
-// kOutOfBlocks when there is no memory; kDevice only on an accelerator.
+// each layer stores them before the next begins. Where layers differ in their KV, there is one for
+// each size of a layer. On `accelerator`, or in host memory without one. kOutOfBlocks when there is
+// no memory; kDevice only on an accelerator.
 [[nodiscard]] Result<kv_store::PagedPool> make_staging(const tensor::KVGeometry& geometry,
                                                        std::int32_t step_tokens,
                                                        device::Accelerator* accelerator = nullptr);
+
+// Returns for each layer of `geometry` the view of the blocks that make_staging() made for it.
+[[nodiscard]] std::vector<tensor::PagedKVView> staging_views(const kv_store::PagedPool& staging,
+                                                             const tensor::KVGeometry& geometry);
 
 }  // namespace quire::engine

@@ -42,7 +42,8 @@ OwnKV::OwnKV(kv_store::PagedPool pool, std::optional<kv_store::PagedPool> stagin
     }
   }
   if (staging_) {
-    views_.insert(views_.end(), layers(), staging_->view(0));
+    const std::vector<tensor::PagedKVView> staged = staging_views(*staging_, pool_.geometry());
+    views_.insert(views_.end(), staged.begin(), staged.end());
   }
 }
 

@@ -56,9 +56,9 @@ class OwnKV {
   // Read K or V of one token, out.size() numbers of it, as rows of later blocks see it.
   void read_key(int layer, int kv_head, std::size_t token, std::span<float> out) const;
   void read_value(int layer, int kv_head, std::size_t token, std::span<float> out) const;
-  // Returns the numbers of a row that may be read.
-  [[nodiscard]] std::size_t row_size() const {
-    return static_cast<std::size_t>(views_.front().head_dim);
+  // Returns the numbers of a row that may be read, which are padded with zeros.
+  [[nodiscard]] std::size_t row_size(int layer) const {
+    return static_cast<std::size_t>(view(layer, 0).head_dim);
   }
 
  private:

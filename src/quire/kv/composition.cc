@@ -48,15 +48,7 @@ ReuseMode base_mode(const CompositionSpec& spec) {
   return spec.mode == ReuseMode::kBlend ? spec.blend.base : spec.mode;
 }
 
-Status check_mode(const CompositionSpec& spec, bool forgets) {
-  if (forgets && spec.mode != ReuseMode::kExact) {
-    return {
-        ErrorCode::kIncompatible,
-        base::str_cat("mode ", reuse_mode_name(spec.mode),
-                      " has no meaning for a model whose layers all have a sliding window. It has "
-                      "forgotten a chunk's first tokens when its last ones are computed; use mode "
-                      "exact")};
-  }
+Status check_mode(const CompositionSpec& spec) {
   const bool has_base =
       spec.blend.base == ReuseMode::kAnchored || spec.blend.base == ReuseMode::kIndependent;
   if (spec.mode == ReuseMode::kBlend && !has_base) {
@@ -91,8 +83,8 @@ Status check_starts(std::span<const std::int32_t> starts, std::size_t num_segmen
 }
 
 // Refuses what is wrong whatever the chunks are; `num_segments` of them, system and query included.
-Status check_spec(const CompositionSpec& spec, std::size_t num_segments, bool forgets) {
-  QUIRE_TRY_STATUS(check_mode(spec, forgets));
+Status check_spec(const CompositionSpec& spec, std::size_t num_segments) {
+  QUIRE_TRY_STATUS(check_mode(spec));
   if (spec.positions == Positions::kFixed) {
     QUIRE_TRY_STATUS(check_starts(spec.fixed, num_segments));
   }
@@ -354,8 +346,7 @@ Result<ResolvedComposition> resolve(ChunkRegistry& registry, std::string_view sa
 Result<ResolvedComposition> resolve(const FindChunk& find, const CompositionSpec& spec,
                                     const ModelShape& model) {
   const std::size_t num_systems = spec.system_chunk_id.empty() ? 0 : 1;
-  QUIRE_TRY_STATUS(
-      check_spec(spec, num_systems + spec.context_chunk_ids.size() + 1, model.forgets));
+  QUIRE_TRY_STATUS(check_spec(spec, num_systems + spec.context_chunk_ids.size() + 1));
   if (spec.system_chunk_id.empty() && !spec.without_system) {
     return {ErrorCode::kInvalidComposition,
             "a composition has exactly one system chunk; give system_chunk_id, or say "

@@ -56,7 +56,6 @@ struct ResolvedComposition {
 using FindChunk = std::function<Result<const Chunk*>(const std::string& id)>;
 // Properties of a model that modes depend on.
 struct ModelShape {
-  bool forgets = false;     // all layers have a sliding window; then only kExact has a meaning
   bool has_states = false;  // some layer carries a state, which parts change by their maps
   std::int32_t layers = 0;  // number of layers
   // Formats of KV that hold it otherwise than the pool's own does, and not only rounded finer.

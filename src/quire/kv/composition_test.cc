@@ -71,8 +71,8 @@ class CompositionTest : public testing::Test {
     EXPECT_TRUE(composition.ok()) << composition.error().message;
     return std::move(composition).value();
   }
-  ErrorCode refused(const CompositionSpec& what, bool forgets = false) {
-    const auto composition = resolve(registry, "", what, {.forgets = forgets});
+  ErrorCode refused(const CompositionSpec& what) {
+    const auto composition = resolve(registry, "", what, {});
     EXPECT_FALSE(composition.ok());
     return composition.ok() ? ErrorCode::kInternal : composition.error().code;
   }
@@ -226,12 +226,7 @@ TEST_F(CompositionTest, WrongKindsAndNumbersAreRefused) {
 
 TEST_F(CompositionTest, ModesThatHaveNoMeaningAreRefused) {
   CompositionSpec one = spec("b");
-  for (const ReuseMode mode : {ReuseMode::kAnchored, ReuseMode::kIndependent, ReuseMode::kBlend}) {
-    one.mode = mode;
-    EXPECT_EQ(refused(one, true), ErrorCode::kIncompatible);
-  }
   one.mode = ReuseMode::kExact;
-  EXPECT_TRUE(resolve(registry, "", one, {.forgets = true}).ok());
   one.positions = Positions::kParallel;
   EXPECT_EQ(refused(one), ErrorCode::kInvalidComposition);
   one.mode = ReuseMode::kBlend;

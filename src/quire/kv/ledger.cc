@@ -7,6 +7,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
@@ -65,7 +66,7 @@ std::int64_t Ledger::min_blocks(std::int64_t num_tokens, BehindWindow past) cons
     const std::int64_t block_bytes = config().block_bytes(kOwnFormat);
     return (bytes + block_bytes - 1) / block_bytes;
   }
-  if (config().window_tokens == 0) {
+  if (config().window_tokens == 0 || past == BehindWindow::kKeeps) {
     return whole;
   }
   // Worst alignment: the oldest token that is seen is the last one of its block.

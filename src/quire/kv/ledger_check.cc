@@ -9,6 +9,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
@@ -272,7 +273,8 @@ class Checker {
     const std::int32_t given_up = open.blocks.num_given_up();
     const bool begins = open.num_tokens == given_up * shared_.config().block_tokens;
     const std::int32_t stored = open.num_tokens + (begins ? sequence.open().room : 0);
-    if (given_up > blocks_behind_window(shared_.config(), stored)) {
+    const bool frees = sequence.use().past == BehindWindow::kFrees;
+    if (given_up > (frees ? blocks_behind_window(shared_.config(), stored) : 0)) {
       return broken("L7", given_up, " blocks of a run of ", stored,
                     " tokens were given up, the window still sees some of them");
     }

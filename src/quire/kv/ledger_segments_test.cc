@@ -188,8 +188,8 @@ TEST(Ledger, AReservedSegmentIsThereForItsTokens) {
 
 TEST(Ledger, SealRefusesWhatTheWindowHasFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 4});
-  EXPECT_EQ(ledger.segments().seal(computed(ledger, tokens_of(12))).error().code,
-            ErrorCode::kInvalidArgument);
+  const SeqId id = computed(ledger, tokens_of(12), true, BehindWindow::kFrees);
+  EXPECT_EQ(ledger.segments().seal(id).error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(Ledger, PreemptedCompositionKeepsItsSegments) {

@@ -167,11 +167,11 @@ class LedgerStress {
     constexpr std::array<const char*, 4> kSalts = {"", "", "a", "bb"};
     ModelSequence model{
         .tokens = random_tokens(), .reuse = below(5) != 0, .salt = kSalts[random_() % 4]};
-    const PrefixMatch match = ledger_.cache().probe(model.tokens, model.salt);
-    ASSERT_EQ(match.tokens, ledger_.cache().match(model.tokens, model.salt));
+    const BehindWindow past = any_past();
+    const PrefixMatch match = ledger_.cache().probe(model.tokens, model.salt, past);
     const std::int32_t available = ledger_.blocks_available();
     const SessionRef session = below(2) == 0 ? SessionRef() : any_session();
-    const SeqId id = ledger_.sequences().open(model.tokens, model.reuse, session, model.salt);
+    const SeqId id = ledger_.sequences().open(model.tokens, model.reuse, session, model.salt, past);
     const std::int32_t expected = model.reuse ? match.tokens : 0;
     ASSERT_EQ(ledger_.sequences().num_computed(id), expected);
     ASSERT_EQ(expected % config_.block_tokens, 0);
@@ -191,7 +191,7 @@ class LedgerStress {
     }
     ModelSequence model{.tokens = random_tokens(), .salt = below(2) == 0 ? "" : "a"};
     const auto saved = std::max(0, static_cast<std::int32_t>(model.tokens.size()) - 1);
-    const SeqId id = ledger_.sequences().open(model.tokens, true, {}, model.salt);
+    const SeqId id = ledger_.sequences().open(model.tokens, true, {}, model.salt, any_past());
     ledger_.restored_kv().begin_behind_window(id, saved);
     const std::int32_t there = ledger_.sequences().num_computed(id);
     ASSERT_LE(there, saved);
@@ -203,6 +203,8 @@ class LedgerStress {
     copy_blocks();
     fill_room(id, saved - there);
   }
+
+  BehindWindow any_past() { return below(4) == 0 ? BehindWindow::kKeeps : BehindWindow::kFrees; }
 
   // Hints of sessions never change what a sequence shows. Some handles are stale.
   SessionRef& any_session() {
@@ -464,7 +466,7 @@ class LedgerStress {
     if (segments_.size() >= 8 || sequences_.size() >= 6) {
       return drop_segment();
     }
-    const FormatId format = config_.window_tokens > 0 ? kOwnFormat : any_format();
+    const FormatId format = any_format();
     ModelSequence model{.reuse = false, .start = random_() | 2};
     model.tokens.assign(static_cast<std::size_t>(1 + below(4 * config_.block_tokens)), 1);
     const auto opened = ledger_.segments().compose_in(format, {}, {.tokens = model.tokens});
@@ -618,10 +620,9 @@ class LedgerStress {
     for (std::size_t i = 0; i < model.sealed.size(); ++i) {
       verify_run(runs[i], model.sealed[i], 0);
     }
-    verify_run(runs.back(), model.values,
-               config_.window_tokens > 0
-                   ? std::max(0, runs.back().num_tokens - config_.window_tokens + 1)
-                   : 0);
+    const bool frees = ledger_.sequences().use(id).past == BehindWindow::kFrees;
+    const std::int32_t window = frees ? config_.window_tokens : 0;
+    verify_run(runs.back(), model.values, window > 0 ? runs.back().num_tokens - window + 1 : 0);
   }
 
   // Blocks before token `first_seen` may be gone.

@@ -301,9 +301,14 @@ TEST(Ledger, BlocksSharedByTwoAreFreedOnlyIfBothDrop) {
   EXPECT_EQ(ledger.preemption().blocks_freed_by_drop({}), 0);
 }
 
+// Opens a sequence that frees KV behind a window.
+SeqId freeing(Ledger& ledger, const std::vector<TokenId>& tokens) {
+  return ledger.sequences().open(tokens, true, {}, {}, BehindWindow::kFrees);
+}
+
 TEST(Ledger, BlocksBehindTheWindowAreFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6, .prefix_cache = false});
-  const SeqId id = ledger.sequences().open(tokens_of(30), true);
+  const SeqId id = freeing(ledger, tokens_of(30));
   compute(ledger, id, 8);
   EXPECT_EQ(block_ids(ledger, id), (Ids{0, 1})) << "the row at 8 sees 3 to 8";
   compute(ledger, id, 1);
@@ -318,21 +323,40 @@ TEST(Ledger, BlocksBehindTheWindowAreFreed) {
 
 TEST(Ledger, WindowedHitHoldsOnlyWhatTheNextRowSees) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  ledger.sequences().close(computed(ledger, tokens_of(16)));
-  const PrefixMatch match = ledger.cache().probe(tokens_of(17));
+  ledger.sequences().close(computed(ledger, tokens_of(16), true, BehindWindow::kFrees));
+  const PrefixMatch match = ledger.cache().probe(tokens_of(17), "", BehindWindow::kFrees);
   EXPECT_EQ(match.tokens, 16);
   EXPECT_EQ(match.blocks, 2);
   EXPECT_EQ(match.evictable_blocks, 2);
-  const SeqId id = ledger.sequences().open(tokens_of(17), true);
+  const SeqId id = freeing(ledger, tokens_of(17));
   EXPECT_EQ(ledger.sequences().num_computed(id), 16);
   EXPECT_EQ(ledger.sequences().num_blocks_held(id), 2);
   EXPECT_EQ(block_ids(ledger, id)[0], -1);
   expect_consistent(ledger);
 }
 
+// KV that a user composes later is all kept, and blocks of others are adopted as they are.
+TEST(Ledger, ASequenceThatKeepsItsKvCanBeSealedBehindAWindow) {
+  Ledger ledger({.num_blocks = 12, .block_tokens = 4, .window_tokens = 6});
+  ledger.sequences().close(computed(ledger, tokens_of(12), true, BehindWindow::kFrees));
+  const SeqId keeps = ledger.sequences().open(tokens_of(21), true);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(keeps), 3) << "what is cached";
+  compute(ledger, keeps, 9);
+  EXPECT_EQ(ledger.sequences().num_blocks_held(keeps), 6);
+  EXPECT_EQ(ledger.min_blocks(21, BehindWindow::kKeeps), 6);
+  const Result<SegmentId> segment = ledger.segments().seal(keeps);
+  ASSERT_TRUE(segment.ok()) << segment.error().message;
+  expect_consistent(ledger);
+  const SeqId fork = ledger.sequences().fork(keeps);
+  EXPECT_TRUE(ledger.sequences().set_behind_window(fork, BehindWindow::kFrees));
+  EXPECT_EQ(ledger.sequences().num_blocks_held(fork), 2);
+  EXPECT_FALSE(ledger.sequences().set_behind_window(fork, BehindWindow::kKeeps)) << "it is gone";
+  expect_consistent(ledger);
+}
+
 TEST(Ledger, RollbackToWhereTheWindowHasFreedIsRefused) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6, .prefix_cache = false});
-  const SeqId id = computed(ledger, tokens_of(9));
+  const SeqId id = computed(ledger, tokens_of(9), true, BehindWindow::kFrees);
   const Status status = ledger.sequences().rollback(id, 8);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
@@ -344,7 +368,7 @@ TEST(Ledger, RollbackToWhereTheWindowHasFreedIsRefused) {
 // A saved sequence whose window has freed what comes first is stored so.
 TEST(Ledger, StoredKvBeginsBehindTheBlocksThatTheWindowHasFreed) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  const SeqId id = ledger.sequences().open(tokens_of(30), true);
+  const SeqId id = freeing(ledger, tokens_of(30));
   ledger.restored_kv().begin_behind_window(id, 17);
   EXPECT_EQ(ledger.sequences().num_computed(id), 12) << "the row at 17 sees 12 to 17";
   EXPECT_EQ(ledger.sequences().needs(id, 5).own, 2);
@@ -366,7 +390,7 @@ TEST(Ledger, StoredKvBeginsBehindTheBlocksThatTheWindowHasFreed) {
 
 TEST(Ledger, WhatStandsBehindBlocksThatNeverWereHereIsNoPromptsBeginning) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  const SeqId id = ledger.sequences().open(tokens_of(30), true);
+  const SeqId id = freeing(ledger, tokens_of(30));
   ledger.restored_kv().begin_behind_window(id, 17);
   compute(ledger, id, 18);
   for (const TokenId first : {0, 12, 16, 20, 24}) {
@@ -376,13 +400,13 @@ TEST(Ledger, WhatStandsBehindBlocksThatNeverWereHereIsNoPromptsBeginning) {
 
 TEST(Ledger, StoredKvThatIsCachedUpToTheWindowIsTakenFromThere) {
   Ledger ledger({.num_blocks = 8, .block_tokens = 4, .window_tokens = 6});
-  ledger.sequences().close(computed(ledger, tokens_of(12)));
-  const SeqId id = ledger.sequences().open(tokens_of(18), true);
+  ledger.sequences().close(computed(ledger, tokens_of(12), true, BehindWindow::kFrees));
+  const SeqId id = freeing(ledger, tokens_of(18));
   ledger.restored_kv().begin_behind_window(id, 17);
   EXPECT_EQ(ledger.sequences().num_computed(id), 12);
   compute(ledger, id, 5);
   EXPECT_EQ(ledger.cache().match(tokens_of(18)), 16) << "the path is whole, so it goes on";
-  const SeqId longer = ledger.sequences().open(tokens_of(29), true);
+  const SeqId longer = freeing(ledger, tokens_of(29));
   ledger.restored_kv().begin_behind_window(longer, 28);
   EXPECT_EQ(ledger.sequences().num_computed(longer), 20)
       << "of what is cached nothing is seen any more";
@@ -417,7 +441,7 @@ TEST(Ledger, MinBlocksSufficeAtEveryAlignment) {
           .num_blocks = 1, .block_tokens = block_tokens, .window_tokens = window};
       const auto blocks = static_cast<std::int32_t>(Ledger(any).min_blocks(100));
       Ledger ledger({.num_blocks = blocks, .block_tokens = block_tokens, .window_tokens = window});
-      const SeqId id = ledger.sequences().open(tokens_of(100), true);
+      const SeqId id = freeing(ledger, tokens_of(100));
       for (int i = 0; i < 100; ++i) {
         compute(ledger, id, 1);
       }
@@ -511,9 +535,8 @@ TEST(LedgerDeathTest, BrokenPreconditionsAbort) {
   EXPECT_DEATH((void)ledger.sequences().tokens({99}), "no such sequence");
   EXPECT_DEATH(Ledger({.num_blocks = 0}), "not validated");
   Ledger windowed({.num_blocks = 2, .block_tokens = 4, .window_tokens = 4});
-  EXPECT_DEATH(
-      windowed.restored_kv().advance_unpublished(windowed.sequences().open(tokens_of(2), true), 0),
-      "a window");
+  EXPECT_DEATH(windowed.restored_kv().advance_unpublished(freeing(windowed, tokens_of(2)), 0),
+               "a window");
 }
 
 // A block stands behind one parent in the index. Here a fork has another block before it.

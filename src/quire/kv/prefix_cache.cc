@@ -12,6 +12,7 @@
 
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
@@ -34,9 +35,10 @@ PrefixMatch PrefixCache::probe(std::span<const TokenId> tokens, std::string_view
   if (prefix.state.index >= 0) {
     result.idle_states = state_->states.num_users(prefix.state) == 0 ? 1 : 0;
   }
-  const auto behind = static_cast<std::size_t>(blocks_to_give_up(config, result.tokens));
-  const std::int32_t passed =
-      past == BehindWindow::kFrees ? parts_behind_window(config, result.tokens) : 0;
+  const bool frees = past == BehindWindow::kFrees;
+  const auto behind =
+      static_cast<std::size_t>(frees ? blocks_to_give_up(config, result.tokens) : 0);
+  const std::int32_t passed = frees ? parts_behind_window(config, result.tokens) : 0;
   std::int64_t idle_bytes = 0, held_bytes = 0;
   for (std::size_t i = behind; i < path.size(); ++i) {
     const bool unused = state_->shared.index().is_unused(path[i]);

@@ -5,6 +5,7 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
@@ -14,7 +15,10 @@
 namespace quire::kv {
 
 void RestoredKV::begin_behind_window(SeqId id, std::int32_t num_tokens) {
-  state_->sequence(id).begin_behind(blocks_to_give_up(state_->shared.config(), num_tokens));
+  Sequence& sequence = state_->sequence(id);
+  if (sequence.use().past == BehindWindow::kFrees) {
+    sequence.begin_behind(blocks_to_give_up(state_->shared.config(), num_tokens));
+  }
 }
 
 Status RestoredKV::begin_without_parts(SeqId id, std::int32_t num_tokens, std::int32_t blocks) {
@@ -33,9 +37,11 @@ Status RestoredKV::begin_without_parts(SeqId id, std::int32_t num_tokens, std::i
 }
 
 void RestoredKV::advance_unpublished(SeqId id, std::int32_t count) {
-  QUIRE_CHECK(state_->shared.config().window_tokens == 0,
-              "a window would free blocks that are being written");
-  state_->sequence(id).advance_unpublished(count);
+  Sequence& sequence = state_->sequence(id);
+  QUIRE_CHECK(
+      state_->shared.config().window_tokens == 0 || sequence.use().past == BehindWindow::kKeeps,
+      "a window would free blocks that are being written");
+  sequence.advance_unpublished(count);
 }
 
 void RestoredKV::publish(SeqId id) { state_->sequence(id).publish(); }

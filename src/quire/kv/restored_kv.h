@@ -19,7 +19,7 @@ class RestoredKV {
   explicit RestoredKV(LedgerState& state) : state_(&state) {}
 
   // Prepares for KV of the first `num_tokens` tokens that the caller will store (ADR 0023). The
-  // length begins behind the blocks that the window frees by then, unless so much is cached, and
+  // length begins behind the blocks that the sequence frees by then, unless so much is cached, and
   // Sequences::extend takes no block for them. The caller stores the other tokens up to
   // `num_tokens` and advances over them before any other call. KV that is not cached already is
   // not published.
@@ -32,7 +32,7 @@ class RestoredKV {
   // sequence that frees KV behind the window, and ends with a block.
   [[nodiscard]] Status begin_without_parts(SeqId id, std::int32_t num_tokens, std::int32_t blocks);
   // Books KV that is still being written. Its blocks, and blocks behind them, are published by
-  // publish(), which says that the KV is there. Precondition: no window.
+  // publish(), which says that the KV is there. Precondition: no window frees blocks of it.
   void advance_unpublished(SeqId id, std::int32_t count);
   void publish(SeqId id);
 

@@ -351,9 +351,6 @@ Result<SeqId> Segments::compose_in(FormatId format, std::span<const SegmentUse> 
   if (tail.tokens.empty()) {
     return {ErrorCode::kInvalidArgument, "a run that is sealed has at least one token"};
   }
-  if (config.window_tokens > 0 && format != kOwnFormat) {
-    return {ErrorCode::kInvalidArgument, "a window would free blocks of a run that keeps them"};
-  }
   std::vector<SegmentId> used(uses.size());
   std::ranges::transform(uses, used.begin(), &SegmentUse::segment);
   QUIRE_TRY_STATUS(Coalescing(*state_).take_out(used));  // which needs room, too

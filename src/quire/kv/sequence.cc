@@ -12,6 +12,7 @@
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
 #include "quire/base/str.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/block_table.h"
 #include "quire/kv/format.h"
@@ -64,29 +65,6 @@ std::int32_t blocks_of(std::span<const SealedRun> runs) {
     blocks += run.segment->blocks().size();
   }
   return blocks;
-}
-
-std::int32_t blocks_behind_window(const LedgerConfig& config, std::int32_t num_tokens) {
-  if (config.window_tokens == 0) {
-    return 0;
-  }
-  const std::int32_t first_seen = std::max(0, num_tokens - config.window_tokens + 1);
-  return first_seen / config.block_tokens;
-}
-
-std::int32_t parts_behind_window(const LedgerConfig& config, std::int32_t num_tokens) {
-  const std::int32_t window = config.window_group.tokens;
-  return window == 0 ? 0 : std::max(0, num_tokens - window + 1) / config.block_tokens;
-}
-
-std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens) {
-  const std::int32_t kept = config.open_format() ? config.block_tokens : 0;
-  return blocks_behind_window(config, std::max(0, num_tokens - kept));
-}
-
-std::int32_t parts_to_let_go(const LedgerConfig& config, std::int32_t num_tokens) {
-  const std::int32_t kept = config.open_format() ? config.block_tokens : 1;
-  return parts_behind_window(config, std::max(0, num_tokens - kept));
 }
 
 std::int32_t stored_length(const LedgerConfig& config, const OpenRun& run, std::int32_t length) {
@@ -382,7 +360,13 @@ void Sequence::advance(std::int32_t count) {
   advance_unpublished(count);
   let_parts_go();
   publish_from(open_block);
-  open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
+  give_up_blocks();
+}
+
+void Sequence::give_up_blocks() {
+  if (use_.past == BehindWindow::kFrees) {
+    open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
+  }
 }
 
 void Sequence::let_parts_go() {
@@ -412,6 +396,9 @@ void Sequence::add_point(std::int32_t length) {
 bool Sequence::set_behind_window(BehindWindow past) {
   const std::int32_t lacking = open_.blocks.num_without_part();
   if (past == BehindWindow::kKeeps) {
+    if (open_.blocks.num_given_up() > 0) {
+      return false;
+    }
     for (std::int32_t i = 0; i < lacking; ++i) {
       if (!shared_->parts().is_there(open_.blocks.ref(i).id)) {
         return false;
@@ -421,6 +408,7 @@ bool Sequence::set_behind_window(BehindWindow past) {
   }
   use_.past = past;
   let_parts_go();
+  give_up_blocks();
   return true;
 }
 
@@ -593,7 +581,7 @@ void Sequence::attach(std::span<const BlockRef> path, std::int32_t tokens, std::
       open_.blocks.push(block);
     }
   }
-  open_.blocks.give_up_front(blocks_to_give_up(shared_->config(), open_.num_tokens));
+  give_up_blocks();
 }
 
 }  // namespace quire::kv

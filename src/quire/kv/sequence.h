@@ -141,6 +141,7 @@ class Sequence {
   void publish_from(std::int32_t block);
   [[nodiscard]] bool adopt_known(std::int32_t block, BlockRef known);
   void let_parts_go();
+  void give_up_blocks();
   [[nodiscard]] bool is_at_point(std::int32_t block) const;
   void make_room_in(FormatId format);
   void give_up_behind(std::int32_t count);
@@ -181,11 +182,6 @@ class Sequence {
 // Returns how many blocks the first `tokens` slots of a run take.
 [[nodiscard]] std::int32_t blocks_for_tokens(const LedgerConfig& config, std::int64_t tokens);
 
-// Returns how many leading blocks of a run of `num_tokens` tokens no later row sees any more. All
-// their tokens are older than num_tokens - window + 1. 0 without a window.
-[[nodiscard]] std::int32_t blocks_behind_window(const LedgerConfig& config,
-                                                std::int32_t num_tokens);
-
 // Returns how many of the first `length` tokens of a run have KV that can stay. Where it is stored
 // block by block, rows as they were computed may have gone, up to the beginning of their block.
 [[nodiscard]] std::int32_t stored_length(const LedgerConfig& config, const OpenRun& run,
@@ -194,18 +190,5 @@ class Sequence {
 // Returns the largest length up to `length` from which a run can go on: the window parts are there.
 [[nodiscard]] std::int32_t usable_length(const SharedBlocks& shared, const OpenRun& run,
                                          std::int32_t length);
-
-// Returns how many leading blocks of a run of `num_tokens` tokens no later row sees in layers with
-// a window, where others have none. 0 without such layers.
-[[nodiscard]] std::int32_t parts_behind_window(const LedgerConfig& config, std::int32_t num_tokens);
-
-// Returns how many blocks of blocks_behind_window() a sequence gives up. Where KV is stored block
-// by block, it keeps what the rows of its last full block see. Taking back a token of that block
-// computes all of it again.
-[[nodiscard]] std::int32_t blocks_to_give_up(const LedgerConfig& config, std::int32_t num_tokens);
-
-// Returns how many window parts of parts_behind_window() a sequence lets go. It keeps what it needs
-// to take back its last token.
-[[nodiscard]] std::int32_t parts_to_let_go(const LedgerConfig& config, std::int32_t num_tokens);
 
 }  // namespace quire::kv

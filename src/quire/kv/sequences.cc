@@ -230,7 +230,8 @@ bool Sequences::is_plain(SeqId id) const { return state_->sequence(id).is_plain(
 const SequenceUse& Sequences::use(SeqId id) const { return state_->sequence(id).use(); }
 
 bool Sequences::set_behind_window(SeqId id, BehindWindow past) {
-  QUIRE_CHECK(is_plain(id), "a composed sequence keeps all its KV");
+  QUIRE_CHECK(is_plain(id) || state_->shared.config().window_group.tokens == 0,
+              "a composed sequence keeps all its KV");
   return state_->sequence(id).set_behind_window(past);
 }
 

@@ -50,8 +50,9 @@ inline void compute(Ledger& ledger, SeqId id, std::int32_t count) {
   ledger.sequences().advance(id, count);
 }
 
-inline SeqId computed(Ledger& ledger, const Tokens& tokens, bool reuse = true) {
-  const SeqId id = ledger.sequences().open(tokens, reuse);
+inline SeqId computed(Ledger& ledger, const Tokens& tokens, bool reuse = true,
+                      BehindWindow past = BehindWindow::kKeeps) {
+  const SeqId id = ledger.sequences().open(tokens, reuse, {}, {}, past);
   compute(ledger, id,
           static_cast<std::int32_t>(tokens.size()) - ledger.sequences().num_computed(id));
   return id;

@@ -23,15 +23,16 @@ struct WindowGroup {
   std::int64_t block_bytes = 0;  // bytes of the part, of a block of the pool's own format
 };
 
-// Says whether a plain sequence keeps KV that no later row of it sees, of layers with a window
-// where others have none. KV that is kept can be sealed, and read anywhere.
+// Says whether a sequence keeps KV that no later row of it sees. That is whole blocks where all
+// layers have a window, else parts of them. KV that is kept can be sealed, and read anywhere.
 enum class BehindWindow : std::uint8_t { kKeeps, kFrees };
 
 // Sizes of a ledger.
 struct LedgerConfig {
   std::int32_t num_blocks = 0;     // blocks with all their parts that the budget holds
   std::int32_t block_tokens = 32;  // 1..256
-  std::int32_t window_tokens = 0;  // > 0: a block is freed when all its tokens are older than this
+  // > 0: a sequence that frees KV gives up a block when all its tokens are older than this.
+  std::int32_t window_tokens = 0;
   WindowGroup window_group = {};
   std::int32_t extent_blocks = 1;  // blocks acquired together lie in extents of this many, for
                                    // which cached blocks make way (ADR 0024)
@@ -61,6 +62,8 @@ struct LedgerConfig {
   // Returns how many blocks of the pool's own format there may be at once: more than num_blocks
   // where some have lost their window part.
   [[nodiscard]] std::int32_t num_ids() const;
+  // Returns whether sequences may free KV behind a window: whole blocks, or parts of them.
+  [[nodiscard]] bool has_window() const { return window_tokens > 0 || window_group.tokens > 0; }
   // Returns the bytes of a block of the pool's own format without its window part.
   [[nodiscard]] std::int64_t full_bytes() const {
     return block_bytes(FormatId{}) - window_group.block_bytes;

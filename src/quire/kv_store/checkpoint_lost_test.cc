@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "quire/base/test_length.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv_store/checkpoint_manager.h"
 #include "quire/kv_store/kv_file.h"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quire/base/ids.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/checkpoint.h"

@@ -140,11 +140,15 @@ class KVFile {
   [[nodiscard]] Status read_head_blocks(const HeadBlockRef& from,
                                         std::span<const std::span<std::byte>> to,
                                         Buffers& buffers) const;
-  // Reads `count` blocks from `from` on, each into the memory of `target(index)`. Compares a batch
-  // before the next one is read, which may go to the same memory.
+  // Reads `count` blocks of all heads of a layer from `from` on. Each stored head of a block goes
+  // into the memory of `target(stored head, index)`. Checks a batch before the next one is read,
+  // which may go to the same memory.
   template <class Target>
-  [[nodiscard]] Status read_head(HeadBlockRef from, std::size_t count, const Target& target,
-                                 Buffers& buffers) const;
+  [[nodiscard]] Status read_heads(HeadBlockRef from, std::size_t count, const Target& target,
+                                  Buffers& buffers) const;
+  // Returns kCorrupt that names the block `index` behind `from`, what is wrong, and how.
+  [[nodiscard]] Status damaged(const HeadBlockRef& from, std::size_t index, const char* what,
+                               const char* how) const;
   [[nodiscard]] Status check_request(const HeadBlockRef& from, std::size_t blocks) const;
   // Returns the pool's format with the geometry of a run.
   [[nodiscard]] Result<kv::FormatId> format_in(int run, std::span<const BlockId> to,

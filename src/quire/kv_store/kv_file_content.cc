@@ -12,6 +12,7 @@
 
 #include "quire/base/json.h"
 #include "quire/base/str.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"

@@ -56,10 +56,23 @@ class KVFile::Buffers {
     return buffers;
   }
   [[nodiscard]] PlaneCodec& codec() { return *codec_; }
-  // Returns whether a block's codes stand for numbers, whoever wrote them.
-  [[nodiscard]] bool holds_numbers(std::span<const std::byte> block) const {
-    return !tensor::is_written_by_block(geometry_.format) ||
-           kernels::codes_are_numbers(geometry_, block);
+  // Returns whether the codes of a head of a layer, whose block is given in its parts, stand for
+  // numbers, whoever wrote them.
+  [[nodiscard]] bool holds_numbers(int layer, std::span<const std::span<std::byte>> parts) {
+    if (!tensor::is_written_by_block(geometry_.format)) {
+      return true;
+    }
+    const tensor::KVGeometry own = geometry_.of_layer(layer);
+    std::span<const std::byte> block = parts.front();
+    if (parts.size() > 1) {
+      joined_.clear();
+      for (const std::span<std::byte> part : parts) {
+        joined_.insert(joined_.end(), part.begin(), part.end());
+      }
+      block = joined_;
+    }
+    return kernels::codes_are_numbers(
+        own, block.first(static_cast<std::size_t>(own.head_block_bytes())));
   }
   // Returns room for `bytes` stored bytes, valid until the next call.
   [[nodiscard]] std::span<std::byte> stored(std::int64_t bytes) {
@@ -71,6 +84,7 @@ class KVFile::Buffers {
   tensor::KVGeometry geometry_;
   std::unique_ptr<PlaneCodec> codec_;  // null: raw
   std::vector<std::byte> stored_;
+  std::vector<std::byte> joined_;  // a head that is stored in parts
 };
 
 KVFile::KVFile(Descriptor file, const FileRange& range, std::filesystem::path path,
@@ -215,21 +229,20 @@ Status KVFile::read_head_blocks(const HeadBlockRef& from, std::span<const std::s
       good = buffers.codec().decode(stored.first(bytes), to[i]).ok();
       stored = stored.subspan(bytes);
     }
-    const auto damaged = [&](const char* what, const char* how) {
-      return Status(ErrorCode::kCorrupt,
-                    base::str_cat(path_.string(), ": ", what, " of run ", from.run, ", layer ",
-                                  from.layer, ", head ", from.head, ", block ",
-                                  from.first_block + static_cast<std::int32_t>(i), how,
-                                  "; the file is damaged"));
-    };
     if (!good || checksum(to[i]) != head_blocks.checksums[first + i]) {
-      return damaged("the checksum", " is wrong");
-    }
-    if (!buffers.holds_numbers(to[i])) {
-      return damaged("a code or a scale", " is no number");
+      return damaged(from, i, "the checksum", " is wrong");
     }
   }
   return {};
+}
+
+Status KVFile::damaged(const HeadBlockRef& from, std::size_t index, const char* what,
+                       const char* how) const {
+  return {ErrorCode::kCorrupt,
+          base::str_cat(path_.string(), ": ", what, " of run ", from.run, ", layer ", from.layer,
+                        ", head ", from.head, ", block ",
+                        from.first_block + static_cast<std::int32_t>(index), how,
+                        "; the file is damaged")};
 }
 
 Error KVFile::refused(const std::string& why) const {
@@ -273,18 +286,34 @@ Result<kv::FormatId> KVFile::format_in(int run, std::span<const BlockId> to,
 }
 
 template <class Target>
-Status KVFile::read_head(HeadBlockRef from, std::size_t count, const Target& target,
-                         Buffers& buffers) const {
-  std::array<std::span<std::byte>, kMaxBatch> batch;
-  const std::size_t most = batch_of(block_bytes_of(from.run));
-  for (std::size_t done = 0; done < count;) {
-    const std::size_t now = std::min(most, count - done);
-    for (std::size_t i = 0; i < now; ++i) {
-      batch[i] = target(done + i);
+Status KVFile::read_heads(HeadBlockRef from, std::size_t count, const Target& target,
+                          Buffers& buffers) const {
+  const tensor::KVGeometry& geometry = content().geometry;
+  const auto parts = static_cast<std::size_t>(geometry.stored_per_head(from.layer));
+  const std::size_t most = std::max(batch_of(block_bytes_of(from.run)) / parts, std::size_t{1});
+  std::vector<std::span<std::byte>> batch(most), whole(parts);
+  const std::int32_t first_block = from.first_block;
+  for (int head = 0; head < geometry.stored_heads(from.layer); head += static_cast<int>(parts)) {
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t now = std::min(most, count - done);
+      from.first_block = first_block + static_cast<std::int32_t>(done);
+      for (from.head = head; from.head < head + static_cast<int>(parts); ++from.head) {
+        for (std::size_t i = 0; i < now; ++i) {
+          batch[i] = target(from.head, done + i);
+        }
+        QUIRE_TRY_STATUS(read_head_blocks(from, std::span(batch).first(now), buffers));
+      }
+      from.head = head;
+      for (std::size_t i = 0; i < now; ++i) {
+        for (std::size_t part = 0; part < parts; ++part) {
+          whole[part] = target(head + static_cast<int>(part), done + i);
+        }
+        if (!buffers.holds_numbers(from.layer, whole)) {
+          return damaged(from, i, "a code or a scale", " is no number");
+        }
+      }
+      done += now;
     }
-    QUIRE_TRY_STATUS(read_head_blocks(from, std::span(batch).first(now), buffers));
-    from.first_block += static_cast<std::int32_t>(now);
-    done += now;
   }
   return {};
 }
@@ -295,13 +324,10 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block, std::spa
   QUIRE_TRY_STATUS(check_request(from, to.size()));
   QUIRE_TRY(const kv::FormatId format, format_in(run, to, pool));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
-  for (from.head = 0; from.head < content().geometry.stored_heads(layer); ++from.head) {
-    const auto target = [&](std::size_t i) {
-      return pool.head_blocks(layer, from.head, to[i], 1, format);
-    };
-    QUIRE_TRY_STATUS(read_head(from, to.size(), target, buffers));
-  }
-  return {};
+  const auto target = [&](int head, std::size_t i) {
+    return pool.head_blocks(layer, head, to[i], 1, format);
+  };
+  return read_heads(from, to.size(), target, buffers);
 }
 
 Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
@@ -317,12 +343,10 @@ Status KVFile::read_layer(int run, int layer, std::int32_t first_block,
   }
   QUIRE_TRY_STATUS(check_request(from, blocks));
   QUIRE_TRY(Buffers buffers, Buffers::create(header_, run));
-  for (from.head = 0; from.head < geometry.stored_heads(layer); ++from.head) {
-    const auto target = [&](std::size_t i) { return to.subspan(i * block_bytes, block_bytes); };
-    QUIRE_TRY_STATUS(read_head(from, blocks, target, buffers));
-    to = to.subspan(blocks * block_bytes);
-  }
-  return {};
+  const auto target = [&](int head, std::size_t i) {
+    return to.subspan((static_cast<std::size_t>(head) * blocks + i) * block_bytes, block_bytes);
+  };
+  return read_heads(from, blocks, target, buffers);
 }
 
 BlockRange BlockRange::part(std::int32_t first, std::int32_t count) const {
@@ -373,14 +397,14 @@ Status KVFile::verify_layer(int run, int layer, std::int32_t first_block,
   const std::size_t block_bytes = block_bytes_of(run);
   // No more than the run needs: a hostile file names no more blocks than it pays for.
   const std::size_t at_a_time = std::min(batch_of(block_bytes), count);
-  std::vector<std::byte> scratch(block_bytes * at_a_time);
-  for (from.head = 0; from.head < content().geometry.stored_heads(layer); ++from.head) {
-    const auto target = [&](std::size_t i) {
-      return std::span(scratch).subspan(i % at_a_time * block_bytes, block_bytes);
-    };
-    QUIRE_TRY_STATUS(read_head(from, count, target, buffers));
-  }
-  return {};
+  const auto parts = static_cast<std::size_t>(content().geometry.stored_per_head(layer));
+  std::vector<std::byte> scratch(block_bytes * at_a_time * parts);
+  const auto target = [&](int head, std::size_t i) {
+    const std::size_t part = static_cast<std::size_t>(head) % parts;
+    return std::span(scratch).subspan((part * at_a_time + i % at_a_time) * block_bytes,
+                                      block_bytes);
+  };
+  return read_heads(from, count, target, buffers);
 }
 
 Status KVFile::verify() const {

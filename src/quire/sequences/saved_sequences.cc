@@ -18,6 +18,7 @@
 #include "quire/engine/engine_core.h"
 #include "quire/engine/session_service.h"
 #include "quire/engine/tasks.h"
+#include "quire/kv/behind_window.h"
 #include "quire/kv/block_parts.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger.h"
@@ -229,12 +230,16 @@ Status SavedSequences::try_room(Restored& restored) {
   restored.ranges.clear();  // ranges of a visit that was refused
   const bool same = restored.grade == ReuseGrade::kExact || restored.num_kv == 0;
   if (restored.uses.empty() && same) {
-    const auto past = restored.lost_parts > 0 ? kv::BehindWindow::kFrees : kv::BehindWindow::kKeeps;
+    const bool frees = restored.lost_parts > 0 || ledger().config().window_tokens > 0;
+    const auto past = frees ? kv::BehindWindow::kFrees : kv::BehindWindow::kKeeps;
     restored.sequence = ledger().sequences().open(restored.own, true, {}, restored.salt, past);
   } else {
     QUIRE_TRY(restored.sequence,
               ledger().segments().compose(restored.uses,
                                           {.tokens = restored.own, .position = restored.position}));
+    if (restored.lost_blocks > 0) {  // else it keeps all, as compositions do
+      (void)ledger().sequences().set_behind_window(restored.sequence, kv::BehindWindow::kFrees);
+    }
   }
   ledger().points().drop_owed(restored.sequence);  // blocks of others are not written
   ledger().restored_kv().begin_behind_window(restored.sequence, restored.num_kv);

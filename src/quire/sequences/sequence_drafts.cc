@@ -128,7 +128,7 @@ StateRef SequenceDrafts::whole(const StateRef& state) {
   kv::Sequences& sequences = engine_.core().ledger.sequences();
   if (!sequences.is_plain(state->sequence) ||
       sequences.use(state->sequence).past == kv::BehindWindow::kKeeps ||
-      engine_.core().ledger.config().window_group.tokens == 0) {
+      !engine_.core().ledger.config().has_window()) {
     return state;
   }
   const SeqId all = sequences.fork(state->sequence);

@@ -444,11 +444,6 @@ Result<StateRef> SequenceService::replace_only(const StateRef& state, std::int64
             "an approximate edit moves KV, and the layers of this model that carry a state cannot "
             "follow; edit in mode exact"};
   }
-  if (chunks_.core().forgets()) {
-    return {ErrorCode::kIncompatible,
-            "an approximate edit moves KV, and a model whose layers all have a sliding window has "
-            "forgotten a part; edit in mode exact"};
-  }
   QUIRE_TRY_STATUS(drafts_.check(with_kv + 1 - (stop - start), tokens));
   QUIRE_TRY(StateRef head, cut(state, start));
   QUIRE_TRY(head, append(head, tokens, interrupted, options));
