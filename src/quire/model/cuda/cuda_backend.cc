@@ -123,6 +123,7 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Status reserve_all(const PagedKVView& view);
   [[nodiscard]] Status norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows);
   [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
+  [[nodiscard]] Status grow_queries();
   // Rows to which a part of a layer adds its output: x itself, or a buffer of their own.
   struct Target {
     float* rows = nullptr;
@@ -314,6 +315,23 @@ Status CudaBackend::queue_logits() {
   return step_.shape().chooses ? result_.choose(step_) : Status();
 }
 
+// Multiplies the queries in qkv_ by the factors of their positions (Scales::query_growth).
+Status CudaBackend::grow_queries() {
+  const Scales& scales = config_.scales;
+  if (scales.query_growth == 0.0) {
+    return {};
+  }
+  return to_status(kernels::cuda::grow_queries({.q = qkv_.data(),
+                                                .stride = qkv_width(),
+                                                .rows = step_.shape().rows,
+                                                .width = config_.heads * config_.head_dim,
+                                                .positions = step_.use_positions(),
+                                                .growth = scales.query_growth,
+                                                .length = scales.query_length},
+                                               stream()),
+                   "grow_queries");
+}
+
 // Computes residual_ += attention of one layer. False when the probe ends the pass.
 Result<bool> CudaBackend::attention_block(const ForwardBatch& batch, std::size_t index,
                                           std::span<const PagedKVView> views, ForwardProbe* probe) {
@@ -324,6 +342,7 @@ Result<bool> CudaBackend::attention_block(const ForwardBatch& batch, std::size_t
     QUIRE_TRY_STATUS(read_values(std::ssize(batch.token_ids), *probe));
     return false;
   }
+  QUIRE_TRY_STATUS(grow_queries());
   cuda::LayerAttention::Call call{.layer = index,
                                   .views = views,
                                   .qkv = qkv_.data(),
