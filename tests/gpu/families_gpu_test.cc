@@ -92,12 +92,14 @@ TEST_P(FamilyOnAGpu, ABatchGivesWhatEachPromptGivesAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, FamilyOnAGpu,
-    ::testing::Values("gemma2", "gemma2_plain", "gemma3", "gemma3_wide", "gpt_oss", "gpt_oss_mxfp4",
-                      "granite", "granite_bias", "granitemoehybrid", "granitemoehybrid_dense",
-                      "granitemoehybrid_mlp", "lfm2", "lfm2_bias", "lfm2_moe", "lfm2_moe_plain",
-                      "ministral3", "mixtral", "mixtral_window", "nemotron_h", "nemotron_h_scaled",
-                      "olmo2", "olmo3", "qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_moe_dense",
-                      "qwen3_moe_sizes", "qwen3_next", "qwen3_next_dense", "smollm3"),
+    ::testing::Values("deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "deepseek_v3_plain",
+                      "gemma2", "gemma2_plain", "gemma3", "gemma3_wide", "glm4_moe_lite", "gpt_oss",
+                      "gpt_oss_mxfp4", "granite", "granite_bias", "granitemoehybrid",
+                      "granitemoehybrid_dense", "granitemoehybrid_mlp", "lfm2", "lfm2_bias",
+                      "lfm2_moe", "lfm2_moe_plain", "ministral3", "mixtral", "mixtral_window",
+                      "nemotron_h", "nemotron_h_scaled", "olmo2", "olmo3", "qwen3_5", "qwen3_5_moe",
+                      "qwen3_moe", "qwen3_moe_dense", "qwen3_moe_sizes", "qwen3_next",
+                      "qwen3_next_dense", "smollm3"),
     [](const auto& info) { return info.param; });
 
 std::vector<float> cold(LLM& llm, const Ids& ids) {
@@ -144,8 +146,9 @@ TEST_P(KeptOnAGpu, SavedSequencesGoOnWithTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, KeptOnAGpu,
-                         ::testing::Values("gemma2", "granitemoehybrid", "lfm2", "ministral3",
-                                           "nemotron_h", "qwen3_5", "qwen3_next"),
+                         ::testing::Values("deepseek_v2", "deepseek_v3", "gemma2", "glm4_moe_lite",
+                                           "granitemoehybrid", "lfm2", "ministral3", "nemotron_h",
+                                           "qwen3_5", "qwen3_next"),
                          [](const auto& info) { return info.param; });
 
 class StatesOnAGpu : public ::testing::TestWithParam<std::string> {};

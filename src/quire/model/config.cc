@@ -319,10 +319,8 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   constexpr std::int32_t kMostKeyDim = 128;  // of kernels/cuda/state_ops.h
-  const std::array<std::pair<bool, std::string_view>, 8> switches = {{
-      {config.latent.is_there(), "attention over latents"},
+  const std::array<std::pair<bool, std::string_view>, 6> switches = {{
       {config.experts.has_norms, "experts with norms of their own"},
-      {config.experts.groups > 1, "groups of experts"},
       {config.kv_layers() == 0, "no layer with attention"},
       {config.state.key_dim > kMostKeyDim, "keys of a state above 128 numbers"},
       {config.has_uneven_kv(), "layers whose KV differs or is shared"},
