@@ -69,24 +69,37 @@ TEST_P(FamilyOnAGpu, LogitsOfMostRowsAreAsCloseToFp32AsTheCpusTwiceOver) {
   }
 }
 
+void expect_batches_give_what_prompts_give_alone(LLM& gpu) {
+  std::vector<Prompt> prompts;
+  std::vector<Ids> alone;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    const Ids prompt = small_ids(5 + 17 * (i % 6), i);
+    alone.push_back(must(gpu.generate(prompt, greedy_to_length(20))).token_ids);
+    prompts.emplace_back(prompt);
+  }
+  ASSERT_TRUE(gpu.clear_prefix_cache().ok());
+  const auto greedy = greedy_to_length(20);
+  for (const std::size_t count : {3u, 20u}) {
+    const auto outputs = must(gpu.generate_batch(std::span(prompts).first(count), {&greedy, 1}));
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(outputs[i].token_ids, alone[i]) << i << " of " << count;
+    }
+  }
+}
+
 TEST_P(FamilyOnAGpu, ABatchGivesWhatEachPromptGivesAlone) {
   for (const std::string quantize : {"", "q8g32", "q4g32"}) {
+    SCOPED_TRACE(quantize);
     LLM gpu = open(GetParam(), {.device = "cuda", .dtype = "bfloat16", .quantize = quantize});
-    std::vector<Prompt> prompts;
-    std::vector<Ids> alone;
-    for (std::uint32_t i = 0; i < 20; ++i) {
-      const Ids prompt = small_ids(5 + 17 * (i % 6), i);
-      alone.push_back(must(gpu.generate(prompt, greedy_to_length(20))).token_ids);
-      prompts.emplace_back(prompt);
-    }
-    ASSERT_TRUE(gpu.clear_prefix_cache().ok());
-    const auto greedy = greedy_to_length(20);
-    for (const std::size_t count : {3u, 20u}) {
-      const auto outputs = must(gpu.generate_batch(std::span(prompts).first(count), {&greedy, 1}));
-      for (std::size_t i = 0; i < count; ++i) {
-        EXPECT_EQ(outputs[i].token_ids, alone[i]) << i << " of " << count << ", " << quantize;
-      }
-    }
+    expect_batches_give_what_prompts_give_alone(gpu);
+  }
+}
+
+TEST(CapsOnAGpu, KVInCodesGivesABatchWhatEachPromptGivesAlone) {
+  for (const std::string kv_dtype : {"int8", "fp8", "int4"}) {
+    SCOPED_TRACE(kv_dtype);
+    LLM gpu = open("gemma2", {.device = "cuda", .dtype = "bfloat16", .kv_dtype = kv_dtype});
+    expect_batches_give_what_prompts_give_alone(gpu);
   }
 }
 
@@ -106,7 +119,7 @@ std::vector<float> cold(LLM& llm, const Ids& ids) {
   return must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
 }
 
-// What is kept of a sequence: KV, and states.
+// Tests what is kept of a sequence, its KV and states.
 class KeptOnAGpu : public ::testing::TestWithParam<std::string> {
  protected:
   [[nodiscard]] static LLM open_here() {

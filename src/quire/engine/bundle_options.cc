@@ -66,10 +66,6 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
     return refused(base::str_cat("models whose layers have heads of several sizes, as ",
                                  config.family, " has"));
   }
-  if (on_gpu && config.scales.score_cap != 0) {
-    return refused(base::str_cat("models that cap the scores of attention, as ", config.family,
-                                 " does, on a GPU"));
-  }
   constexpr std::int32_t kMostCodedDim = 256;  // of a head, on a GPU
   if (on_gpu && config.head_dim > kMostCodedDim) {
     return refused(base::str_cat("heads of more than ", kMostCodedDim, " numbers, as ",

@@ -150,7 +150,8 @@ Status add_chunk_formats(const model::ModelConfig& config, std::int32_t num_bloc
   }
   const std::int64_t own_bytes = pool.geometry().block_bytes();
   for (const tensor::KVGeometry& geometry : chunk_geometries(pool)) {
-    if (tensor::is_written_by_block(geometry.format) && !open_format_of(pool)) {
+    if ((tensor::is_written_by_block(geometry.format) && !open_format_of(pool)) ||
+        !check_kv_format(config, geometry.format, pool.on_device()).ok()) {
       continue;
     }
     const std::int64_t least = (2 * geometry.block_bytes() + own_bytes - 1) / own_bytes;

@@ -306,7 +306,7 @@ Status WeightUploader::take_router(const WeightId& id, const kernels::PackedWeig
   return take(id, rows);
 }
 
-// Takes a matrix of a head as numbers of the activations' type, whatever it is packed as: codes
+// Takes a matrix of a head as numbers of the activations' type, whatever it is packed as. Codes
 // have no kernel for as few inputs as a head may have.
 Status WeightUploader::take_head(const WeightId& id, const kernels::PackedWeights& weights) {
   DeviceMatrix& to = matrix_of(id);

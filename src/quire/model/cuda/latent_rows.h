@@ -53,7 +53,7 @@ class LatentRows {
   device::cuda::DeviceBuffer<float> down_;     // [T, queries or what they are made of, latent, key]
   device::cuda::DeviceBuffer<float> queries_;  // [T, all heads]
   device::cuda::DeviceBuffer<kernels::cuda::Half> rounded_;  // [T, query rank]
-  // Of each head: [T, numbers], from head_stride() to head_stride().
+  // Inputs and outputs of the products of heads; head_stride() numbers apart, [T, numbers] each.
   device::cuda::DeviceBuffer<kernels::cuda::Half> head_in_;
   device::cuda::DeviceBuffer<float> head_out_;
   device::cuda::DeviceBuffer<kernels::cuda::Half> values_;  // [T, heads, value size]
