@@ -69,55 +69,70 @@ TEST_P(FamilyOnAGpu, LogitsOfMostRowsAreAsCloseToFp32AsTheCpusTwiceOver) {
   }
 }
 
-TEST_P(FamilyOnAGpu, ABatchGivesWhatEachPromptGivesAlone) {
-  for (const std::string quantize : {"", "q8g32", "q4g32"}) {
-    LLM gpu = open(GetParam(), {.device = "cuda", .dtype = "bfloat16", .quantize = quantize});
-    std::vector<Prompt> prompts;
-    std::vector<Ids> alone;
-    for (std::uint32_t i = 0; i < 20; ++i) {
-      const Ids prompt = small_ids(5 + 17 * (i % 6), i);
-      alone.push_back(must(gpu.generate(prompt, greedy_to_length(20))).token_ids);
-      prompts.emplace_back(prompt);
-    }
-    ASSERT_TRUE(gpu.clear_prefix_cache().ok());
-    const auto greedy = greedy_to_length(20);
-    for (const std::size_t count : {3u, 20u}) {
-      const auto outputs = must(gpu.generate_batch(std::span(prompts).first(count), {&greedy, 1}));
-      for (std::size_t i = 0; i < count; ++i) {
-        EXPECT_EQ(outputs[i].token_ids, alone[i]) << i << " of " << count << ", " << quantize;
-      }
+void expect_batches_give_what_prompts_give_alone(LLM& gpu) {
+  std::vector<Prompt> prompts;
+  std::vector<Ids> alone;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    const Ids prompt = small_ids(5 + 17 * (i % 6), i);
+    alone.push_back(must(gpu.generate(prompt, greedy_to_length(20))).token_ids);
+    prompts.emplace_back(prompt);
+  }
+  ASSERT_TRUE(gpu.clear_prefix_cache().ok());
+  const auto greedy = greedy_to_length(20);
+  for (const std::size_t count : {3u, 20u}) {
+    const auto outputs = must(gpu.generate_batch(std::span(prompts).first(count), {&greedy, 1}));
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_EQ(outputs[i].token_ids, alone[i]) << i << " of " << count;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, FamilyOnAGpu,
-                         ::testing::Values("gemma3", "gemma3_wide", "gpt_oss", "gpt_oss_mxfp4",
-                                           "granite", "granite_bias", "granitemoehybrid",
-                                           "granitemoehybrid_dense", "granitemoehybrid_mlp", "lfm2",
-                                           "lfm2_bias", "lfm2_moe", "lfm2_moe_plain", "mixtral",
-                                           "mixtral_window", "nemotron_h", "nemotron_h_scaled",
-                                           "olmo2", "olmo3", "qwen3_5", "qwen3_5_moe", "qwen3_moe",
-                                           "qwen3_moe_dense", "qwen3_moe_sizes", "qwen3_next",
-                                           "qwen3_next_dense", "smollm3"),
-                         [](const auto& info) { return info.param; });
+TEST_P(FamilyOnAGpu, ABatchGivesWhatEachPromptGivesAlone) {
+  for (const std::string quantize : {"", "q8g32", "q4g32"}) {
+    SCOPED_TRACE(quantize);
+    LLM gpu = open(GetParam(), {.device = "cuda", .dtype = "bfloat16", .quantize = quantize});
+    expect_batches_give_what_prompts_give_alone(gpu);
+  }
+}
+
+TEST(CapsOnAGpu, KVInCodesGivesABatchWhatEachPromptGivesAlone) {
+  for (const std::string kv_dtype : {"int8", "fp8", "int4"}) {
+    SCOPED_TRACE(kv_dtype);
+    LLM gpu = open("gemma2", {.device = "cuda", .dtype = "bfloat16", .kv_dtype = kv_dtype});
+    expect_batches_give_what_prompts_give_alone(gpu);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, FamilyOnAGpu,
+    ::testing::Values("deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "deepseek_v3_plain",
+                      "gemma2", "gemma2_plain", "gemma3", "gemma3_wide", "glm4_moe_lite", "gpt_oss",
+                      "gpt_oss_mxfp4", "granite", "granite_bias", "granitemoehybrid",
+                      "granitemoehybrid_dense", "granitemoehybrid_mlp", "lfm2", "lfm2_bias",
+                      "lfm2_moe", "lfm2_moe_plain", "ministral3", "mixtral", "mixtral_window",
+                      "nemotron_h", "nemotron_h_scaled", "olmo2", "olmo3", "qwen3_5", "qwen3_5_moe",
+                      "qwen3_moe", "qwen3_moe_dense", "qwen3_moe_sizes", "qwen3_next",
+                      "qwen3_next_dense", "smollm3"),
+    [](const auto& info) { return info.param; });
 
 std::vector<float> cold(LLM& llm, const Ids& ids) {
   return must(llm.forward(ids, ForwardReuse::kNone, ForwardRows::kLast)).logits;
 }
 
-class StatesOnAGpu : public ::testing::TestWithParam<std::string> {
+// Tests what is kept of a sequence, its KV and states.
+class KeptOnAGpu : public ::testing::TestWithParam<std::string> {
  protected:
-  [[nodiscard]] static LLM open_here(const std::string& device = "cuda") {
-    return open(GetParam(), {.device = device, .dtype = "bfloat16"});
+  [[nodiscard]] static LLM open_here() {
+    return open(GetParam(), {.device = "cuda", .dtype = "bfloat16"});
   }
 };
 
-TEST_P(StatesOnAGpu, ForksGoTheirOwnWays) {
+TEST_P(KeptOnAGpu, ForksGoTheirOwnWays) {
   LLM llm = open_here();
   expect_branches_equal_cold_runs(llm, 7, 60, cold);
 }
 
-TEST_P(StatesOnAGpu, ASequenceRolledBackToAnyLengthEqualsTheColdRun) {
+TEST_P(KeptOnAGpu, ASequenceRolledBackToAnyLengthEqualsTheColdRun) {
   LLM llm = open_here();
   Sequence sequence = must(llm.sequence(small_ids(20, 4)));
   (void)must(sequence.generate(greedy_to_length(30)));
@@ -129,7 +144,7 @@ TEST_P(StatesOnAGpu, ASequenceRolledBackToAnyLengthEqualsTheColdRun) {
   }
 }
 
-TEST_P(StatesOnAGpu, SavedSequencesGoOnWithTheSameBits) {
+TEST_P(KeptOnAGpu, SavedSequencesGoOnWithTheSameBits) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "saved.qkv";
   const Ids prompt = small_ids(45, 6), more = small_ids(4, 8);
@@ -142,6 +157,14 @@ TEST_P(StatesOnAGpu, SavedSequencesGoOnWithTheSameBits) {
   ASSERT_TRUE(loaded.append(more).ok());
   EXPECT_EQ(must(loaded.logits()), cold(llm, joined(prompt, more)));
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, KeptOnAGpu,
+                         ::testing::Values("deepseek_v2", "deepseek_v3", "gemma2", "glm4_moe_lite",
+                                           "granitemoehybrid", "lfm2", "ministral3", "nemotron_h",
+                                           "qwen3_5", "qwen3_next"),
+                         [](const auto& info) { return info.param; });
+
+class StatesOnAGpu : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(StatesOnAGpu, ChunksAreRefusedByName) {
   ChunkedLLM llm = must(ChunkedLLM::open(

@@ -62,9 +62,10 @@ Status check_kv_format(const model::ModelConfig& config, tensor::KVFormat format
   if (format == tensor::KVFormat::kPlain) {
     return {};
   }
-  if (on_gpu && config.scales.score_cap != 0) {
-    return refused(base::str_cat("models that cap the scores of attention, as ", config.family,
-                                 " does, on a GPU"));
+  constexpr std::int32_t kMostCodedDim = 256;  // of a head, on a GPU
+  if (on_gpu && config.head_dim > kMostCodedDim) {
+    return refused(base::str_cat("heads of more than ", kMostCodedDim, " numbers, as ",
+                                 config.family, " has, on a GPU"));
   }
   return {};
 }

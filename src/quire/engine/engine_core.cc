@@ -140,15 +140,16 @@ std::optional<kv::FormatId> open_format_of(const kv_store::PagedPool& pool) {
 // Adds the formats that chunks may have beside KV in the pool's own format. A slab shall hold two
 // blocks of each. It grows for a format where that leaves several slabs, and else the format is
 // left out.
-Status add_chunk_formats(std::int32_t num_blocks, kv_store::PagedPool& pool,
-                         std::int32_t& slab_blocks) {
+Status add_chunk_formats(const model::ModelConfig& config, std::int32_t num_blocks,
+                         kv_store::PagedPool& pool, std::int32_t& slab_blocks) {
   constexpr std::int64_t kLeastSlabs = 8;
   if (num_blocks < slab_blocks) {
     return {};
   }
   const std::int64_t own_bytes = pool.geometry().block_bytes();
   for (const tensor::KVGeometry& geometry : chunk_geometries(pool)) {
-    if (tensor::is_written_by_block(geometry.format) && !open_format_of(pool)) {
+    if ((tensor::is_written_by_block(geometry.format) && !open_format_of(pool)) ||
+        !check_kv_format(config, geometry.format, pool.on_device()).ok()) {
       continue;
     }
     const std::int64_t least = (2 * geometry.block_bytes() + own_bytes - 1) / own_bytes;
@@ -353,7 +354,8 @@ Result<std::unique_ptr<EngineCore>> open_core(const std::string& model,
         add_open_format(paged_pool, ledger, 2 * std::int64_t{options.max_running} + 2));
   }
   if (options.mixes_formats) {
-    QUIRE_TRY_STATUS(add_chunk_formats(num_blocks, paged_pool, ledger.slab_blocks));
+    QUIRE_TRY_STATUS(
+        add_chunk_formats(bundle.decoder->config(), num_blocks, paged_pool, ledger.slab_blocks));
   }
   ledger.formats = block_formats(paged_pool);
   std::optional<kv_store::PagedPool> staging;

@@ -319,13 +319,8 @@ double ModelConfig::score_scale() const {
 
 Status check_device_switches(const ModelConfig& config) {
   constexpr std::int32_t kMostKeyDim = 128;  // of kernels/cuda/state_ops.h
-  const Scales& scales = config.scales;
-  const std::array<std::pair<bool, std::string_view>, 10> switches = {{
-      {config.latent.is_there(), "attention over latents"},
+  const std::array<std::pair<bool, std::string_view>, 6> switches = {{
       {config.experts.has_norms, "experts with norms of their own"},
-      {config.experts.groups > 1, "groups of experts"},
-      {scales.score_cap != 0.0, "a soft cap of attention scores"},
-      {scales.query_growth != 0.0, "queries that grow with their position"},
       {config.kv_layers() == 0, "no layer with attention"},
       {config.state.key_dim > kMostKeyDim, "keys of a state above 128 numbers"},
       {config.has_uneven_kv(), "layers whose KV differs or is shared"},

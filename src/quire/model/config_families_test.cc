@@ -254,14 +254,15 @@ TEST(FamilySwitches, EachOneChangesTheDigestAndNoneThatOfAPlainModel) {
 }
 
 TEST(FamilySwitches, AGpuRefusesEachByName) {
-  for (const char* const type :
-       {"llama", "qwen3", "gemma3_text", "olmo2", "olmo3", "smollm3", "granite"}) {
+  for (const char* const type : {"llama", "qwen3", "gemma2", "gemma3_text", "ministral3", "olmo2",
+                                 "olmo3", "smollm3", "granite"}) {
     EXPECT_TRUE(check_device_switches(parse(type)).ok()) << type;
   }
-  ModelConfig growing = parse("ministral3");
-  growing.scales.query_growth = 0.1;
+  ModelConfig normed = parse("llama"), scaled = parse("llama");
+  normed.norms_values = true;
+  scaled.scales_layers = true;
   const std::vector<std::pair<ModelConfig, std::string>> refused = {
-      {parse("gemma2"), "soft cap of attention scores"}, {growing, "queries that grow"}};
+      {normed, "norm of values"}, {scaled, "inputs or factors of layers"}};
   for (const auto& [config, name] : refused) {
     const Status status = check_device_switches(config);
     ASSERT_FALSE(status.ok()) << name;

@@ -203,10 +203,12 @@ TEST(ExpertConfig, AGpuComputesExpertsAndRefusesWhatItLacksByName) {
   EXPECT_TRUE(check_device_switches(parse("qwen3_next", R"("partial_rotary_factor": 1)")).ok());
   ModelConfig config = parse("mixtral");
   config.experts.groups = 2;
+  EXPECT_TRUE(check_device_switches(config).ok());
+  config.experts.has_norms = true;
   const Status status = check_device_switches(config);
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message, HasSubstr("mixtral models"));
-  EXPECT_THAT(status.error().message, HasSubstr("groups of experts"));
+  EXPECT_THAT(status.error().message, HasSubstr("experts with norms of their own"));
 }
 
 TEST(ExpertConfig, OnlyTheChosenExpertsAreActive) {

@@ -80,6 +80,7 @@ struct AttentionArgs {
   std::int32_t heads = 0, kv_heads = 0;
   std::int32_t head_dim = 0;     // head size of the model, at most the stored one
   float scale_log2 = 0;          // softmax scale times log2(e)
+  float cap_log2 = 0;            // exponents x become cap * tanh(x / cap); 0: they stay
   std::uint16_t* out = nullptr;  // [rows, heads, head_dim]
   const float* sinks = nullptr;  // [heads] logits without values, or null
   float* lse = nullptr;          // [rows, heads] natural log, -inf if nothing is seen; may be null

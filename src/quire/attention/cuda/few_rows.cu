@@ -224,6 +224,18 @@ __device__ __forceinline__ float sum_over_tokens(float x) {
   return x;
 }
 
+// Turns a product of a query and a key into an exponent of 2.
+template <bool kScaled>
+__device__ __forceinline__ float exponent_of(const AttentionArgs& args, const TokenScale& scale,
+                                             float product) {
+  if (args.cap_log2 == 0) {
+    return kScaled ? __fmaf_rn(product, scale.score, scale.exponent) : product * args.scale_log2;
+  }
+  const float x = product * (kScaled ? scale.score : args.scale_log2);
+  const float capped = soft_capped(x, args.cap_log2, cap_step(args.cap_log2));
+  return kScaled ? capped + scale.exponent : capped;
+}
+
 // A column of an item: a head of a row, and what it sees.
 struct Column {
   int begin = 0, end = 0;  // tokens
@@ -296,7 +308,7 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
   for (int first = item.first_token; first < item.last_token; first += kStep) {
     Values<F, D> values;
     values.load(run, first, g, t);
-    [[maybe_unused]] TokenScale scale[2];  // tokens g and g + 8
+    TokenScale scale[2] = {};  // tokens g and g + 8
     if constexpr (kScaled) {
       scale[0] = keys.scales[0].with(args.scale_log2);
       scale[1] = keys.scales[1].with(args.scale_log2);
@@ -324,13 +336,8 @@ __global__ void __launch_bounds__(kWarps * 32, D* N <= 128    ? 3
         float& low = score[n][c];
         float& high = score[n][2 + c];
         const int token = first + g;
-        if constexpr (kScaled) {
-          low = __fmaf_rn(low, scale[0].score, scale[0].exponent);
-          high = __fmaf_rn(high, scale[1].score, scale[1].exponent);
-        } else {
-          low *= args.scale_log2;
-          high *= args.scale_log2;
-        }
+        low = exponent_of<kScaled>(args, scale[0], low);
+        high = exponent_of<kScaled>(args, scale[1], high);
         low = token >= column.begin && token < column.end ? low : -INFINITY;
         high = token + 8 >= column.begin && token + 8 < column.end ? high : -INFINITY;
         const float before = largest[n][c];

@@ -100,6 +100,15 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// Returns cap * tanh(x / cap), to 2^-21 of the cap. `step` is that of cap_step().
+__device__ __forceinline__ float soft_capped(float x, float cap, float step) {
+  return cap - __fdividef(2 * cap, 1 + exp2_approx(x * step));
+}
+__device__ __forceinline__ float cap_step(float cap) {
+  constexpr float kLog2E = 1.44269504088896f;
+  return 2 * kLog2E / cap;
+}
+
 // The place of a token of a run: its block in the run, and its slot there.
 struct TokenPlace {
   int block, slot;

@@ -72,8 +72,10 @@ template <class Launch>
 }
 
 // Returns `options` with what the planner should know of the current device and its kernels for a
-// stored head size. block_tokens is set already.
-[[nodiscard]] DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim);
+// stored head size. `caps` says whether AttentionArgs::cap_log2 is set. block_tokens is set
+// already.
+[[nodiscard]] DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim,
+                                              bool caps = false);
 // Computes every row of `out` and `lse`, also those that see nothing.
 [[nodiscard]] cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream);
 // Computes so where rows see KV in several formats. `formats` have the items of each, all the same
@@ -83,8 +85,8 @@ template <class Launch>
 
 // Launches the items of few columns. launch_attention() launches those of few and of many columns.
 // On Hopper one kernel computes both at once where stored head size and block size suit its copy
-// engine. Items write partials, and rows that have but one partial. Then partials become rows, in
-// order, unless the kernel of Hopper has done that too.
+// engine, unless scores are capped. Items write partials, and rows that have but one partial. Then
+// partials become rows, in order, unless the kernel of Hopper has done that too.
 [[nodiscard]] cudaError_t launch_few_rows(const AttentionArgs& args, cudaStream_t stream);
 // Launches the instance for a dtype of results (over codes: kAnyResult), a format of KV and a
 // stored head size. There must be items. many_rows_*.cu and items_hopper_*.cu share the instances

@@ -9,6 +9,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/token_tile_map.h"
+#include "quire/attention/cuda/wide_rows.h"
 #include "quire/attention/device_plan.h"
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
@@ -16,13 +17,16 @@
 namespace quire::attention::cuda {
 namespace {
 
-bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens) {
+bool hopper_takes(std::int32_t head_dim, std::int32_t block_tokens, bool caps) {
   int device = 0, major = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
     return false;
   }
-  return major == 9 && is_head_dim_of_hopper(head_dim) && can_make_map(block_tokens);
+  return major == 9 && !caps && is_head_dim_of_hopper(head_dim) && can_make_map(block_tokens);
+}
+bool hopper_takes(const AttentionArgs& args) {
+  return hopper_takes(args.kv.head_dim, args.kv.block_tokens, args.cap_log2 != 0);
 }
 
 // Tells whether the kernel of Hopper merges partials too. Items of few columns end at much the same
@@ -55,7 +59,7 @@ cudaError_t launch_many(const AttentionArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim) {
+DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim, bool caps) {
   constexpr int kFewPerMultiprocessor = 12, kManyPerMultiprocessor = 2;  // warps; CTAs
   int device = 0, multiprocessors = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
@@ -63,7 +67,7 @@ DevicePlanOptions fit_to_device(DevicePlanOptions options, std::int32_t head_dim
           cudaSuccess) {
     return options;  // launching will tell
   }
-  options.one_kernel = hopper_takes(head_dim, options.block_tokens);
+  options.one_kernel = hopper_takes(head_dim, options.block_tokens, caps);
   options.few_workers = multiprocessors * kFewPerMultiprocessor;
   options.many_workers = multiprocessors * (options.one_kernel ? 1 : kManyPerMultiprocessor);
   return options;
@@ -76,6 +80,9 @@ cudaError_t launch_items(const AttentionArgs& args, bool on_hopper, cudaStream_t
   if (on_hopper) {
     return launch_on_hopper(args, stream);
   }
+  if (is_wide_head_dim(args.kv.head_dim)) {
+    return launch_wide_rows(args, stream);
+  }
   if (const cudaError_t error = launch_few_rows(args, stream); error != cudaSuccess) {
     return error;
   }
@@ -85,7 +92,7 @@ cudaError_t launch_items(const AttentionArgs& args, bool on_hopper, cudaStream_t
 }  // namespace
 
 cudaError_t launch_attention(const AttentionArgs& args, cudaStream_t stream) {
-  const bool on_hopper = hopper_takes(args.kv.head_dim, args.kv.block_tokens);
+  const bool on_hopper = hopper_takes(args);
   const cudaError_t error = launch_items(args, on_hopper, stream);
   return error != cudaSuccess || (on_hopper && hopper_merges(args))
              ? error
@@ -96,8 +103,7 @@ cudaError_t launch_attention(std::span<const AttentionArgs> formats, cudaStream_
   if (formats.size() == 1) {
     return launch_attention(formats.front(), stream);
   }
-  const DeviceKV& kv = formats.front().kv;
-  const bool on_hopper = hopper_takes(kv.head_dim, kv.block_tokens);
+  const bool on_hopper = hopper_takes(formats.front());
   for (AttentionArgs args : formats) {
     args.work.merges_apart = true;
     if (const cudaError_t error = launch_items(args, on_hopper, stream); error != cudaSuccess) {

@@ -192,8 +192,11 @@ struct WarpColumns {
 
   // Turns scores into probabilities relative to the largest one so far.
   __device__ void soften(const TokenTile<F, D>& tile, float (&score)[kTokens<D> / 8][4], int first,
-                         float scale_log2, int t) {
-    if constexpr (kScaled) {
+                         float scale_log2, float cap_log2, int t) {
+    if (cap_log2 != 0) {
+      cap_scores(tile, score, scale_log2, cap_log2, t);
+      scale_log2 = 1;
+    } else if constexpr (kScaled) {
       scale_scores(tile, score, t);
       scale_log2 = 1;
     }
@@ -244,6 +247,24 @@ struct WarpColumns {
       for (int i = 0; i < 4; ++i) {
         const TokenScale& scale = tile.scales[n * 8 + 2 * t + i % 2];
         score[n][i] = __fmaf_rn(score[n][i], scale.score, scale.exponent);
+      }
+    }
+  }
+
+  // Turns products into exponents of 2 that are capped.
+  __device__ static void cap_scores(const TokenTile<F, D>& tile, float (&score)[kTokens<D> / 8][4],
+                                    float scale_log2, float cap, int t) {
+    const float step = cap_step(cap);
+#pragma unroll
+    for (int n = 0; n < kTokens<D> / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kScaled) {
+          const TokenScale& scale = tile.scales[n * 8 + 2 * t + i % 2];
+          score[n][i] = soft_capped(score[n][i] * scale.score, cap, step) + scale.exponent;
+        } else {
+          score[n][i] = soft_capped(score[n][i] * scale_log2, cap, step);
+        }
       }
     }
   }
@@ -340,7 +361,7 @@ __global__ void __launch_bounds__(kThreads, D <= 64    ? 4
     __syncthreads();
     float score[kTokens<D> / 8][4];
     columns.weigh(tiles[i % 2], score, lane);
-    columns.soften(tiles[i % 2], score, first, args.scale_log2, lane % 4);
+    columns.soften(tiles[i % 2], score, first, args.scale_log2, args.cap_log2, lane % 4);
     columns.add_values(tiles[i % 2], score, lane);
     __syncthreads();
   }

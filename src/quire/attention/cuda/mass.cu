@@ -84,7 +84,9 @@ __global__ void __launch_bounds__(kThreads) mass_kernel(const MassArgs args) {
       dot += Element<query_dtype(T, F)>::widen(q[d]) * number_at<T, F>(key, d);
     }
     const std::int64_t row = args.query_rows[query];
-    sum += exp2f(dot * args.scale_log2 - args.lse[row * args.heads + head] * kLog2E);
+    const float x = dot * args.scale_log2;
+    const float exponent = args.cap_log2 == 0 ? x : args.cap_log2 * tanhf(x / args.cap_log2);
+    sum += exp2f(exponent - args.lse[row * args.heads + head] * kLog2E);
   }
   sums[threadIdx.x] = sum;
   __syncthreads();

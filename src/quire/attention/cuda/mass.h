@@ -22,7 +22,7 @@ struct MassArgs {
   const std::int32_t* query_positions = nullptr;  // [queries] relative to the run
   std::int32_t num_queries = 0;
   std::int32_t heads = 0, kv_heads = 0;
-  float scale_log2 = 0;
+  float scale_log2 = 0, cap_log2 = 0;
   const float* lse = nullptr;  // [rows, heads] natural log, over all entries
   double* mass = nullptr;      // [num_tokens], increased
 };

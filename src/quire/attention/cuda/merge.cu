@@ -6,6 +6,7 @@
 #include "quire/attention/cuda/args.h"
 #include "quire/attention/cuda/kernels.h"
 #include "quire/attention/cuda/merge.cuh"
+#include "quire/attention/cuda/wide_rows.h"
 #include "quire/attention/device_plan.h"
 #include "quire/kernels/cuda/launch.cuh"
 #include "quire/tensor/dtype.h"
@@ -19,7 +20,9 @@ constexpr int kHeads = 4;  // heads of one row in a block of threads: a warp eac
 // blocks fill the multiprocessors that items leave first. So more on each are slower where there is
 // no more than one round of them.
 template <int D>
-constexpr int kBlocks = D <= 128 ? 6 : 4;
+constexpr int kBlocks = D <= 128   ? 6
+                        : D <= 256 ? 4
+                                   : 2;
 constexpr int kBlocksOfMany = 16;
 constexpr unsigned kManyBlocks = 1536;  // nearly two rounds of kBlocks on 132 multiprocessors
 
@@ -44,8 +47,13 @@ cudaError_t launch_merge(const AttentionArgs& args, bool of_hopper, cudaStream_t
   }
   const dim3 blocks(static_cast<unsigned>(args.work.num_rows),
                     static_cast<unsigned>((args.heads + kHeads - 1) / kHeads));
+  const kernels::cuda::LaunchSize size = {blocks, kHeads * 32};
+  if (is_wide_head_dim(args.kv.head_dim)) {
+    return launch_for_wide(args.kv, [&]<tensor::DType T, int D>() {
+      return kernels::cuda::launch_early(merge<T, D, false, false>, size, stream, args);
+    });
+  }
   return launch_for(args.kv, [&]<tensor::DType T, int D>() {
-    const kernels::cuda::LaunchSize size = {blocks, kHeads * 32};
     if constexpr (is_head_dim_of_hopper(D)) {
       if (of_hopper) {
         return kernels::cuda::launch_early(

@@ -350,6 +350,7 @@ class Scene {
   std::vector<std::uint16_t> kv_;
   std::vector<float> seen_;   // what kv_ holds
   std::vector<float> sinks_;  // [heads] or empty
+  double cap_ = 0;            // scaled scores s become cap * tanh(s / cap); 0: they stay
   std::vector<std::int32_t> free_;
 };
 

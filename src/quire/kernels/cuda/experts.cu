@@ -95,20 +95,62 @@ __device__ bool ranks_before(const float* scores, int a, int b) {
 struct RowChoice {
   float values[kMostExperts];  // logits or sigmoids
   float scores[kMostExperts];  // by which experts are chosen
+  float ranks[kMostExperts];   // of groups
+  bool is_kept[kMostExperts];  // of a group that is chosen
   bool is_chosen[kMostExperts];
   int ids[kMostExperts];  // of the chosen, ascending
   double terms[kMostExperts];
   double most, divisor;
 };
 
-// Sets `ids`. An expert that fewer than `chosen` others rank before is chosen.
+// Sets `ranks`.
+__device__ void rank_groups(const ExpertChoiceParams& params, RowChoice& row) {
+  const int size = params.experts / params.groups;
+  for (int group = static_cast<int>(threadIdx.x); group < params.groups; group += kChoiceThreads) {
+    int most = group * size, next = -1;  // experts
+    for (int id = most + 1; id < (group + 1) * size; ++id) {
+      if (ranks_before(row.scores, id, most)) {
+        next = most;
+        most = id;
+      } else if (next < 0 || ranks_before(row.scores, id, next)) {
+        next = id;
+      }
+    }
+    const float second = next < 0 ? -INFINITY : row.scores[next];
+    row.ranks[group] = params.by_sigmoid ? __fadd_rn(row.scores[most], second) : row.scores[most];
+  }
+  __syncthreads();
+}
+
+// Tells whether fewer than `chosen_groups` other groups rank before that of an expert.
+__device__ bool is_of_kept_group(const ExpertChoiceParams& params, const RowChoice& row, int id) {
+  if (params.groups == 1) {
+    return true;
+  }
+  const int group = id / (params.experts / params.groups);
+  int before = 0;
+  for (int other = 0; other < params.groups; ++other) {
+    before += ranks_before(row.ranks, other, group) ? 1 : 0;
+  }
+  return before < params.chosen_groups;
+}
+
+// Sets `ids`. An expert that fewer than `chosen` others rank before is chosen, of those whose
+// groups are kept.
 __device__ void find_chosen(const ExpertChoiceParams& params, RowChoice& row) {
+  if (params.groups > 1) {
+    rank_groups(params, row);
+  }
+  for (int id = static_cast<int>(threadIdx.x); id < params.experts; id += kChoiceThreads) {
+    row.is_kept[id] = is_of_kept_group(params, row, id);
+  }
+  __syncthreads();
   for (int id = static_cast<int>(threadIdx.x); id < params.experts; id += kChoiceThreads) {
     int before = 0;
     for (int other = 0; other < params.experts; ++other) {
-      before += ranks_before(row.scores, other, id) ? 1 : 0;
+      before += row.is_kept[other] && ranks_before(row.scores, other, id) ? 1 : 0;
     }
-    row.is_chosen[id] = before < params.chosen;
+    row.is_chosen[id] = row.is_kept[id] && before < params.chosen;
   }
   __syncthreads();
   for (int id = static_cast<int>(threadIdx.x); id < params.experts; id += kChoiceThreads) {

@@ -33,6 +33,11 @@ struct ExpertChoiceParams {
   std::int64_t rows = 0;
   std::int32_t experts = 0;  // at most kMostExperts
   std::int32_t chosen = 0;
+  // More than 1: experts stand in so many groups of neighbours, and those chosen are of
+  // `chosen_groups` of them. A group's rank is the largest score of its experts, or the sum of the
+  // two largest where weights are sigmoids.
+  std::int32_t groups = 1;
+  std::int32_t chosen_groups = 1;
   bool by_sigmoid = false;
   bool of_chosen = true;        // weights are divided by what those of the chosen add up to
   double sum_epsilon = 0;       // on sums of sigmoids

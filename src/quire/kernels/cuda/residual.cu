@@ -40,6 +40,19 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(const ScaleParams param
   }
 }
 
+__global__ void __launch_bounds__(kThreads) grow_kernel(const GrowthParams params) {
+  begin_kernel();
+  const std::int32_t steps = params.positions[blockIdx.x] / params.length;
+  if (steps == 0) {
+    return;
+  }
+  const auto factor = static_cast<float>(1.0 + params.growth * log(1.0 + steps));
+  float* const q = params.q + blockIdx.x * params.stride;
+  for (int i = static_cast<int>(threadIdx.x); i < params.width; i += kThreads) {
+    q[i] = __fmul_rn(q[i], factor);
+  }
+}
+
 }  // namespace
 
 cudaError_t add_residual(const ResidualParams& params, cudaStream_t stream) {
@@ -59,6 +72,13 @@ cudaError_t scale(const ScaleParams& params, cudaStream_t stream) {
   return launch_early(
       scale_kernel, {static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kThreads},
       stream, params);
+}
+
+cudaError_t grow_queries(const GrowthParams& params, cudaStream_t stream) {
+  if (params.rows == 0) {
+    return cudaSuccess;
+  }
+  return launch_early(grow_kernel, {static_cast<unsigned>(params.rows), kThreads}, stream, params);
 }
 
 }  // namespace quire::kernels::cuda

@@ -30,4 +30,18 @@ struct ScaleParams {
 };
 [[nodiscard]] cudaError_t scale(const ScaleParams& params, cudaStream_t stream);
 
+// Rows whose queries grow with their position.
+struct GrowthParams {
+  float* q = nullptr;  // [rows, width], row r at q + r * stride
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  std::int32_t width = 0;
+  const std::int32_t* positions = nullptr;  // [rows]
+  double growth = 0;
+  std::int32_t length = 1;
+};
+
+// Multiplies row r by 1 + growth * ln(1 + positions[r] / length), with the quotient rounded down.
+[[nodiscard]] cudaError_t grow_queries(const GrowthParams& params, cudaStream_t stream);
+
 }  // namespace quire::kernels::cuda

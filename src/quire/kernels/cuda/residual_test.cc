@@ -1,4 +1,5 @@
-// Outputs on their way to the residual stream, and factors, on a GPU. Oracle: double precision.
+// Outputs on their way to the residual stream, factors, and queries that grow, on a GPU. Oracle:
+// double precision.
 #include "quire/kernels/cuda/residual.h"
 
 #include <gtest/gtest.h>
@@ -69,6 +70,34 @@ TEST_F(Residual, ValuesAreScaledAndCapped) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double scaled = 3.0f * values[i];
       ASSERT_NEAR(got[i], cap == 0 ? scaled : cap * std::tanh(scaled / cap), 1e-5) << i;
+    }
+  }
+}
+
+TEST_F(Residual, QueriesGrowWithTheLogarithmOfTheirPosition) {
+  constexpr int kWidth = 300, kStride = 520;
+  const std::vector<std::int32_t> positions = {0, 63, 64, 127, 128, 100'000};
+  const auto rows = static_cast<int>(positions.size());
+  const auto before = test::random_floats(rows, kStride, 1);
+  const auto there = upload(before);
+  const auto positions_there = upload(positions);
+  must(to_status(grow_queries({.q = there.data(),
+                               .stride = kStride,
+                               .rows = rows,
+                               .width = kWidth,
+                               .positions = positions_there.data(),
+                               .growth = 0.3,
+                               .length = 64},
+                              stream()),
+                 "grow_queries"));
+  const auto got = download(there, before.size());
+  for (int row = 0; row < rows; ++row) {
+    const auto factor =
+        static_cast<float>(1 + 0.3 * std::log(1.0 + positions[static_cast<std::size_t>(row)] / 64));
+    for (int i = 0; i < kStride; ++i) {
+      const auto at = static_cast<std::size_t>(row * kStride + i);
+      const float want = i < kWidth ? before[at] * factor : before[at];
+      ASSERT_NEAR(got[at], want, std::abs(want) * 1e-6) << "row " << row << ", number " << i;
     }
   }
 }

@@ -30,6 +30,7 @@
 #include "quire/model/config.h"
 #include "quire/model/cuda/device_step.h"
 #include "quire/model/cuda/device_weights.h"
+#include "quire/model/cuda/latent_rows.h"
 #include "quire/model/cuda/layer_attention.h"
 #include "quire/model/cuda/mlp.h"
 #include "quire/model/cuda/products.h"
@@ -74,6 +75,7 @@ class CudaBackend final : public DecoderBackend {
         stored_(device),
         recorded_(device),
         attention_(device, config, step_, stored_),
+        latents_(device, config, products_, weights_.dtype),
         mlp_(device, config, weights_, products_),
         states_(device, config, step_, weights_.dtype) {
     for (std::size_t layer = 0; layer < weights_.layers.size(); ++layer) {
@@ -123,6 +125,7 @@ class CudaBackend final : public DecoderBackend {
   [[nodiscard]] Status reserve_all(const PagedKVView& view);
   [[nodiscard]] Status norm(const float* x, const cuda::DeviceVector& weight, std::int64_t rows);
   [[nodiscard]] Status project(const DeviceLayer& layer, std::int64_t rows);
+  [[nodiscard]] Status grow_queries();
   // Rows to which a part of a layer adds its output: x itself, or a buffer of their own.
   struct Target {
     float* rows = nullptr;
@@ -163,6 +166,7 @@ class CudaBackend final : public DecoderBackend {
   cuda::StoredRows stored_;
   cuda::RecordedSteps recorded_;
   cuda::LayerAttention attention_;
+  cuda::LatentRows latents_;
   cuda::Mlp mlp_;
   cuda::StateLayers states_;
   std::vector<LayerPlan> plans_;  // of the layers
@@ -188,6 +192,9 @@ Status CudaBackend::reserve_all(const PagedKVView& view) {
   const std::int64_t width = std::max(qkv_width(), has_states ? config_.state.in_width() : 0);
   QUIRE_TRY_STATUS(reserve(qkv_, rows * static_cast<std::size_t>(width)));
   QUIRE_TRY_STATUS(attention_.reserve(view.head_dim, recorded_));
+  if (config_.latent.is_there()) {
+    QUIRE_TRY_STATUS(latents_.reserve(step_.shape().rows, recorded_));
+  }
   QUIRE_TRY_STATUS(mlp_.reserve(step_.shape().rows, recorded_));
   QUIRE_TRY_STATUS(reserve(output_, adds_apart() ? rows * hidden : 0));
   if (has_states) {
@@ -239,6 +246,9 @@ Status CudaBackend::add_output(const cuda::DeviceVector& norm, std::int64_t rows
 // Computes residual_ [T, H] -> qkv_ [T, Q + 2 K].
 Status CudaBackend::project(const DeviceLayer& layer, std::int64_t rows) {
   QUIRE_TRY_STATUS(norm(residual_.data(), layer.attention_norm, rows));
+  if (config_.latent.is_there()) {
+    return latents_.project(layer, normed_.data(), rows, qkv_.data(), qkv_width());
+  }
   QUIRE_TRY_STATUS(products_.linear(layer.qkv, normed_.data(), rows, qkv_.data(), false));
   if (!config_.qk_norm) {
     return {};
@@ -314,6 +324,23 @@ Status CudaBackend::queue_logits() {
   return step_.shape().chooses ? result_.choose(step_) : Status();
 }
 
+// Multiplies the queries in qkv_ by the factors of their positions (Scales::query_growth).
+Status CudaBackend::grow_queries() {
+  const Scales& scales = config_.scales;
+  if (scales.query_growth == 0.0) {
+    return {};
+  }
+  return to_status(kernels::cuda::grow_queries({.q = qkv_.data(),
+                                                .stride = qkv_width(),
+                                                .rows = step_.shape().rows,
+                                                .width = config_.heads * config_.head_dim,
+                                                .positions = step_.use_positions(),
+                                                .growth = scales.query_growth,
+                                                .length = scales.query_length},
+                                               stream()),
+                   "grow_queries");
+}
+
 // Computes residual_ += attention of one layer. False when the probe ends the pass.
 Result<bool> CudaBackend::attention_block(const ForwardBatch& batch, std::size_t index,
                                           std::span<const PagedKVView> views, ForwardProbe* probe) {
@@ -324,6 +351,7 @@ Result<bool> CudaBackend::attention_block(const ForwardBatch& batch, std::size_t
     QUIRE_TRY_STATUS(read_values(std::ssize(batch.token_ids), *probe));
     return false;
   }
+  QUIRE_TRY_STATUS(grow_queries());
   cuda::LayerAttention::Call call{.layer = index,
                                   .views = views,
                                   .qkv = qkv_.data(),
@@ -349,9 +377,13 @@ Result<bool> CudaBackend::attention_block(const ForwardBatch& batch, std::size_t
                                              stream()),
                   "gate_output"));
   }
+  const Half* mixed = attention_.attended();
+  if (config_.latent.is_there()) {
+    QUIRE_TRY_STATUS(latents_.make_values(layer, mixed, rows));
+    mixed = latents_.values();
+  }
   const Target target = target_of(residual_.data());
-  QUIRE_TRY_STATUS(
-      products_.linear(layer.output, attention_.attended(), rows, target.rows, target.accumulate));
+  QUIRE_TRY_STATUS(products_.linear(layer.output, mixed, rows, target.rows, target.accumulate));
   QUIRE_TRY_STATUS(add_output(layer.attention_out_norm, rows, residual_.data()));
   return true;
 }

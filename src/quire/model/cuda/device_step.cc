@@ -132,7 +132,7 @@ void DeviceStep::plan(WindowStep& window, const ForwardBatch& batch,
   const auto options = attention::cuda::fit_to_device({.block_tokens = view.block_tokens,
                                                        .window_tokens = window.window_tokens,
                                                        .range_tokens = range_tokens_},
-                                                      view.head_dim);
+                                                      view.head_dim, config_.scales.score_cap != 0);
   window.num_formats = 0;
   for (const std::uint8_t format : format_order_) {
     entries_.clear();
@@ -310,6 +310,11 @@ Status DeviceStep::prepare(const ForwardBatch& batch, std::span<const tensor::Pa
   ids_ = upload_.add(batch.token_ids, rows, TokenId{0});
   ids_from_ = upload_.add(batch.ids_from, rows, std::int32_t{-1});
   positions_ = upload_.add(batch.positions, rows, std::int32_t{0});
+  use_positions_ = positions_;
+  if (config_.scales.query_growth != 0.0) {
+    use_positions_ = upload_.add(
+        batch.use_positions.empty() ? batch.positions : batch.use_positions, rows, std::int32_t{0});
+  }
   add_slots(batch, views);
   logit_rows_ =
       upload_.add(batch.logit_rows, static_cast<std::size_t>(shape_.logit_rows), std::int32_t{0});

@@ -169,6 +169,8 @@ class DeviceStep {
   [[nodiscard]] const TokenId* ids() const { return get(ids_); }
   [[nodiscard]] const std::int32_t* ids_from() const { return get(ids_from_); }
   [[nodiscard]] Uploaded<std::int32_t> positions() const { return positions_; }
+  // Returns the position of each row in its sequence; set for models whose queries grow with it.
+  [[nodiscard]] const std::int32_t* use_positions() const { return get(use_positions_); }
   [[nodiscard]] const tensor::KVSlot* slots() const { return get(slots_); }
   // Returns the formats of the slots; null: all have the first one.
   [[nodiscard]] const std::uint8_t* slot_formats() const {
@@ -223,7 +225,7 @@ class DeviceStep {
   Uploaded<kernels::cuda::CapturedState> captures_;
   Uploaded<std::int32_t> runs_of_rows_;
   Uploaded<TokenId> ids_;
-  Uploaded<std::int32_t> ids_from_, positions_, logit_rows_, query_ends_, blocks_;
+  Uploaded<std::int32_t> ids_from_, positions_, use_positions_, logit_rows_, query_ends_, blocks_;
   Uploaded<tensor::KVSlot> slots_;
   Uploaded<std::uint8_t> slot_formats_;
   Uploaded<kernels::cuda::SealedBlock> seals_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "quire/attention/cuda/kernels.h"
+#include "quire/attention/cuda/wide_rows.h"
 #include "quire/attention/device_plan.h"
 #include "quire/base/str.h"
 #include "quire/device/accelerator.h"
@@ -27,10 +28,12 @@ using device::cuda::DeviceContext;
 Status check_supported(const ModelConfig& config) {
   const int stored = config.kv_geometry(tensor::DType::kBFloat16, 32).stored_head_dim();
   if (std::ranges::find(attention::cuda::kHeadDims, stored) ==
-      std::end(attention::cuda::kHeadDims)) {
-    return {ErrorCode::kUnsupported, base::str_cat("head_dim ", config.head_dim,
-                                                   " has no kernel for a GPU yet; there are 32, "
-                                                   "64, 96, 128 and 256, and what is below each")};
+          std::end(attention::cuda::kHeadDims) &&
+      !attention::cuda::is_wide_head_dim(stored)) {
+    return {ErrorCode::kUnsupported,
+            base::str_cat("head_dim ", config.head_dim,
+                          " has no kernel for a GPU yet; there are 32, 64, 96, 128, 256, 512 and "
+                          "576, and what is below each by less than 32")};
   }
   const int group = config.heads / config.kv_heads;
   if (group > attention::kManyColumns) {

@@ -94,6 +94,11 @@ WeightUploader::WeightUploader(device::cuda::DeviceContext& device, const ModelC
     : device_(device), experts_(static_cast<std::size_t>(config.experts.count)) {
   weights_.dtype = dtype;
   weights_.layers.resize(static_cast<std::size_t>(config.layers));
+  for (DeviceLayer& layer : weights_.layers) {
+    const std::size_t heads = config.latent.is_there() ? static_cast<std::size_t>(config.heads) : 0;
+    layer.latent.keys.resize(heads);
+    layer.latent.values.resize(heads);
+  }
   for (Buffer& buffer : buffers_) {
     if (auto pinned = PinnedBuffer<std::byte>::make(device.pinned_pool(), kBufferBytes);
         pinned.ok()) {
@@ -128,6 +133,12 @@ DeviceMatrix& WeightUploader::matrix_of(const WeightId& id) {
       return layer.experts.shared_gate_up;
     case WeightRole::kSharedDown:
       return layer.experts.shared_down;
+    case WeightRole::kLatentQueries:
+      return layer.latent.queries;
+    case WeightRole::kLatentKeys:
+      return layer.latent.keys[static_cast<std::size_t>(id.head)];
+    case WeightRole::kLatentValues:
+      return layer.latent.values[static_cast<std::size_t>(id.head)];
     case WeightRole::kStateIn:
       return layer.state.in;
     case WeightRole::kStateGates:
@@ -164,6 +175,10 @@ DeviceVector& WeightUploader::vector_of(const WeightId& id) {
       return layer.state.skip;
     case WeightRole::kStateNorm:
       return layer.state.norm;
+    case WeightRole::kLatentQueryNorm:
+      return layer.latent.query_norm;
+    case WeightRole::kLatentNorm:
+      return layer.latent.norm;
     case WeightRole::kAttentionNorm:
       return layer.attention_norm;
     case WeightRole::kAttentionOutNorm:
@@ -291,9 +306,35 @@ Status WeightUploader::take_router(const WeightId& id, const kernels::PackedWeig
   return take(id, rows);
 }
 
+// Takes a matrix of a head as numbers of the activations' type, whatever it is packed as. Codes
+// have no kernel for as few inputs as a head may have.
+Status WeightUploader::take_head(const WeightId& id, const kernels::PackedWeights& weights) {
+  DeviceMatrix& to = matrix_of(id);
+  to.outputs = weights.columns();
+  to.inputs = weights.depth();
+  const bool is_fp16 = weights_.dtype == tensor::DType::kFloat16;
+  const auto depth = static_cast<std::size_t>(to.inputs);
+  std::vector<float> row(depth);
+  std::vector<std::uint16_t> numbers;
+  numbers.reserve(num_values(to));
+  for (std::int64_t i = 0; i < to.outputs; ++i) {
+    weights.unpack_row(i, row);
+    for (const float x : row) {
+      numbers.push_back(is_fp16 ? tensor::float_to_fp16(x) : tensor::float_to_bf16(x));
+    }
+  }
+  QUIRE_TRY(to.weights, DeviceBuffer<std::uint16_t>::make(device_.device_pool(), numbers.size()));
+  QUIRE_TRY_STATUS(send(std::as_bytes(std::span<const std::uint16_t>(numbers)),
+                        reinterpret_cast<std::byte*>(to.weights.data())));
+  return device_.compute_stream().synchronize();  // the numbers go
+}
+
 Status WeightUploader::take(const WeightId& id, const kernels::PackedWeights& weights) {
   if (is_router(id.role)) {
     return take_router(id, weights);
+  }
+  if (id.head >= 0) {
+    return take_head(id, weights);
   }
   QUIRE_TRY_STATUS(check(id, weights));
   DeviceMatrix& to = matrix_of(id);

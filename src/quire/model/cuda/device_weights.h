@@ -48,6 +48,13 @@ struct DeviceState {
   DeviceVector conv, conv_bias, decay, decay_shift, skip, norm;
 };
 
+// Attention over latents, as LatentWeights has it. Matrices of heads are never codes.
+struct DeviceLatents {
+  DeviceVector query_norm, norm;
+  DeviceMatrix queries;
+  std::vector<DeviceMatrix> keys, values;  // [heads]
+};
+
 struct DeviceLayer {
   // Norms of inputs, and of what is added to the residual stream; empty where there is none.
   DeviceVector attention_norm, mlp_norm, attention_out_norm, mlp_out_norm;
@@ -56,6 +63,7 @@ struct DeviceLayer {
   DeviceMatrix qkv, output, gate_up, down;
   DeviceExperts experts;
   DeviceState state;
+  DeviceLatents latent;
 };
 
 struct DeviceWeights {
@@ -99,6 +107,7 @@ class WeightUploader {
   [[nodiscard]] Status check(const WeightId& id, const kernels::PackedWeights& weights) const;
   [[nodiscard]] Status reserve(const WeightId& id, DeviceMatrix& to);
   [[nodiscard]] Status arrange(const WeightId& id, const std::byte* packed, DeviceMatrix& to);
+  [[nodiscard]] Status take_head(const WeightId& id, const kernels::PackedWeights& weights);
   [[nodiscard]] Status take_router(const WeightId& id, const kernels::PackedWeights& weights);
   [[nodiscard]] DeviceMatrix& matrix_of(const WeightId& id);
   [[nodiscard]] DeviceVector& vector_of(const WeightId& id);

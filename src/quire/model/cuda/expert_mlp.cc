@@ -104,6 +104,8 @@ Status ExpertMlp::choose(const MlpCall& call) {
                                      .rows = call.rows,
                                      .experts = experts.count,
                                      .chosen = experts.chosen,
+                                     .groups = experts.groups,
+                                     .chosen_groups = experts.chosen_groups,
                                      .by_sigmoid = by_sigmoid,
                                      .of_chosen = experts.rule == RouterRule::kSoftmaxOfChosen ||
                                                   experts.rule == RouterRule::kSigmoidOfChosen,

@@ -52,6 +52,8 @@ class ExpertRouting : public device::cuda::test::GpuTest {
              .rows = rows,
              .experts = experts.count,
              .chosen = experts.chosen,
+             .groups = experts.groups,
+             .chosen_groups = experts.chosen_groups,
              .by_sigmoid = experts.rule == kSigmoidOfAll || experts.rule == kSigmoidOfChosen,
              .of_chosen = experts.rule == kSoftmaxOfChosen || experts.rule == kSigmoidOfChosen,
              .sum_epsilon = experts.sum_epsilon,
@@ -115,6 +117,33 @@ TEST_F(ExpertRouting, TiesGoToLowerIdsAndNaNToTheFront) {
     logits[150] = -0.0f;
     expect_choice_of_the_cpu(experts, {}, logits);
   }
+}
+
+// Two values of logits make many ties, of experts and of groups.
+TEST_F(ExpertRouting, GroupsAreChosenAsTheCpuDoes) {
+  std::mt19937 random(2);
+  for (const RouterRule rule : {kSoftmaxOfAll, kSoftmaxOfChosen, kSigmoidOfAll, kSigmoidOfChosen}) {
+    for (const auto& [groups, kept] : {std::pair{4, 2}, {8, 4}, {32, 3}, {2, 1}, {4, 4}}) {
+      const Experts experts = {
+          .count = 64, .chosen = 4, .rule = rule, .groups = groups, .chosen_groups = kept};
+      SCOPED_TRACE(testing::Message() << kept << " of " << groups << " groups");
+      expect_choice_of_the_cpu(experts, {}, kernels::test::random_floats(9, 64, 3));
+      std::vector<float> tied(9 * 64);
+      for (float& logit : tied) {
+        logit = static_cast<float>(random() % 2);
+      }
+      expect_choice_of_the_cpu(experts, {}, tied);
+    }
+  }
+  const Experts biased = {.count = 256,
+                          .chosen = 8,
+                          .rule = kSigmoidOfChosen,
+                          .weight_scale = 2.5,
+                          .biases_choice = true,
+                          .groups = 8,
+                          .chosen_groups = 4};
+  expect_choice_of_the_cpu(biased, kernels::test::random_floats(256, 4),
+                           kernels::test::random_floats(9, 256, 5));
 }
 
 TEST_F(ExpertRouting, PlacesAreThoseOfTheCpu) {

@@ -295,6 +295,7 @@ AttentionArgs LayerAttention::attention_args(const Call& call, const WindowStep&
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .scale_log2 = scale_log2(),
+          .cap_log2 = static_cast<float>(config_.scales.score_cap * std::numbers::log2e),
           .out = attended_.data(),
           .sinks = call.sinks,
           .lse = call.weighed != nullptr ? lse_.data() : nullptr};

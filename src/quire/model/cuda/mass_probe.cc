@@ -70,6 +70,7 @@ Status MassProbe::weigh(const ForwardBatch& batch, const WindowStep& window, con
              .heads = args.heads,
              .kv_heads = args.kv_heads,
              .scale_log2 = args.scale_log2,
+             .cap_log2 = args.cap_log2,
              .lse = args.lse,
              .mass = mass_.data() + wanted.first_token},
             device_->compute_stream().get()),

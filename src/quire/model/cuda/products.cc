@@ -31,7 +31,8 @@ kernels::cuda::MatrixSize largest_of(const DeviceWeights& weights) {
   for (const DeviceLayer& layer : weights.layers) {
     for (const DeviceMatrix* matrix :
          {&layer.qkv, &layer.output, &layer.gate_up, &layer.down, &layer.experts.shared_gate_up,
-          &layer.experts.shared_down, &layer.state.in, &layer.state.gates, &layer.state.out}) {
+          &layer.experts.shared_down, &layer.state.in, &layer.state.gates, &layer.state.out,
+          &layer.latent.queries}) {
       look_at(*matrix);
     }
   }
