@@ -21,6 +21,7 @@
 #include "quire/chunks/chunk_setup.h"
 #include "quire/chunks/layer_blend.h"
 #include "quire/chunks/saved_chunks.h"  // IWYU pragma: keep (destroyed here)
+#include "quire/engine/bundle_options.h"
 #include "quire/engine/engine.h"
 #include "quire/engine/engine_core.h"
 #include "quire/interrupt.h"
@@ -202,8 +203,12 @@ Result<kv::FormatId> ChunkCore::format_for(std::string_view kv_dtype) const {
 }
 
 ChunkCore::Lack ChunkCore::lack_of(std::string_view kv_dtype) const {
-  constexpr const char* kOther = ", or open the model with that kv_dtype";
   const kv_store::PagedPool& pool = engine.core().paged_pool;
+  if (const auto coded = engine::coded_kv_format(kv_dtype);
+      coded && !engine::check_kv_format(engine.model_config(), *coded, pool.on_device()).ok()) {
+    return {", and a GPU stores heads of this model's size as floats alone",
+            ", or open the model with device=\"cpu\""};
+  }
   if (kv_dtype == "int4" && pool.geometry().block_tokens % tensor::kInt4RunTokens != 0) {
     return {", and int4 takes a block_tokens that is a multiple of 32",
             ", or open the model with block_tokens=32"};
