@@ -3,12 +3,13 @@
 // table is the same on every machine.
 //
 // Four tenants ask. The first one has more than half of all sessions. A third of the requests has
-// priority 1. One token of the ledger stands for kScale of the trace.
+// priority 1. One token of the ledger stands for Load::scale of the trace.
 //
 // Fairness is how far two tenants come apart in service while both have work, at most, in requests
 // of mean cost (Sheng et al., OSDI 2024). 0 would be fair to the token.
 //
-//   policy_bench [LOAD]   0.6 by default: how fast requests come, 1 as in the trace
+//   policy_bench [LOAD] [TRACE BLOCKS]   LOAD: how fast requests come, 1 as in the trace; 0.6 by
+//   default. TRACE: a recorded one (traces/), in a pool of so many blocks
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -38,8 +39,7 @@
 namespace quire::bench {
 namespace {
 
-constexpr std::int32_t kScale = 16;
-constexpr std::int32_t kBlockTokens = 32, kBlocks = 1600;
+constexpr std::int32_t kBlockTokens = 32;
 constexpr double kSeconds = 900;  // of the trace
 constexpr std::size_t kTenants = 4;
 constexpr sched::StepPace kPace{
@@ -112,21 +112,29 @@ class ServiceMeter {
   std::int64_t ended_ = 0;
 };
 
+// How a trace is asked, and of what.
+struct Load {
+  double speed = 0.6;
+  std::int32_t scale = 16;  // tokens of the trace that one of the ledger stands for
+  std::int32_t blocks = 1600;
+};
+
 class Simulation {
  public:
-  Simulation(sched::PolicyKind policy, double max_gap_seconds, double load)
-      : ledger_({.num_blocks = kBlocks, .block_tokens = kBlockTokens}),
+  Simulation(sched::PolicyKind policy, double max_gap_seconds, const Load& load)
+      : ledger_({.num_blocks = load.blocks, .block_tokens = kBlockTokens}),
         scheduler_({.max_batch_tokens = 512,
                     .max_running = 64,
                     .policy = policy,
                     .max_gap_seconds = max_gap_seconds},
                    ledger_),
-        load_(load) {
+        load_(load.speed),
+        scale_(load.scale) {
     scheduler_.set_pace(kPace);
   }
 
   Figures run(const Trace& trace) {
-    PromptMaker prompts(num_sessions(trace), kScale);
+    PromptMaker prompts(num_sessions(trace), scale_);
     std::size_t next = 0;
     while (true) {
       while (next < trace.size() && trace[next].seconds < kSeconds &&
@@ -159,9 +167,10 @@ class Simulation {
     Random random(id);
     Asked asked{
         .submitted = request.seconds / load_,
-        .left = static_cast<std::int32_t>(4 + random.below(40)),
+        .left = static_cast<std::int32_t>(4 + random.below(40)),  // unless the trace says it
         .tenant = random.below(8) < 5 ? 0 : static_cast<std::size_t>(1 + request.session % 3),
         .priority = random.below(3) == 0 ? 1 : 0};
+    asked.left = request.output > 0 ? request.output : asked.left;
     const bool taken = scheduler_
                            .submit({.id = {id},
                                     .prompt = {prompt.begin(), prompt.end()},
@@ -231,6 +240,7 @@ class Simulation {
   kv::Ledger ledger_;
   sched::Scheduler scheduler_;
   const double load_;
+  const std::int32_t scale_;
   sched::StepPlan plan_;
   std::map<std::uint64_t, Asked> asked_;
   Figures figures_;
@@ -252,8 +262,7 @@ void show(const char* name, const Figures& figures, double hit_ratio) {
       figures.most_apart, static_cast<long long>(figures.preemptions));
 }
 
-int run(double load) {
-  const Trace trace = chat_trace(1);
+int run(const Trace& trace, const Load& load) {
   std::printf(
       "| policy | tokens/s | first p50 | p99 | of priority 1 | of the large tenant | of small ones "
       "| gap p50 (ms) | p99 | hit ratio | tenants apart | preemptions "
@@ -274,4 +283,13 @@ int run(double load) {
 }  // namespace
 }  // namespace quire::bench
 
-int main(int argc, char** argv) { return quire::bench::run(argc > 1 ? std::atof(argv[1]) : 0.6); }
+int main(int argc, char** argv) {
+  using namespace quire::bench;
+  Load load;
+  load.speed = argc > 1 ? std::atof(argv[1]) : load.speed;
+  if (argc > 3) {
+    load.scale = 1;
+    load.blocks = std::atoi(argv[3]);
+  }
+  return run(argc > 3 ? read_trace(argv[2]) : chat_trace(1), load);
+}

@@ -5,7 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
 #include <span>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "quire/types.h"
@@ -115,6 +121,39 @@ Trace agent_trace(std::uint64_t seed) {
     }
   }
   sort_by_time(trace);
+  return trace;
+}
+
+Trace read_trace(const std::string& path) {
+  std::ifstream file(path);
+  Trace trace;
+  std::map<std::int32_t, std::size_t> last;  // by session: its turn before
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("#")) {
+      continue;
+    }
+    TraceRequest request;
+    std::istringstream fields(line);
+    fields >> request.seconds >> request.session >> request.turn >> request.kept >> request.fresh >>
+        request.output;
+    const auto before = last.find(request.session);
+    const bool fits = (before == last.end() && request.turn == 0) ||
+                      (before != last.end() && trace[before->second].turn + 1 == request.turn);
+    if (fields.fail() || !fits || request.kept + request.fresh < 1 || request.output < 1 ||
+        (!trace.empty() && request.seconds < trace.back().seconds)) {
+      std::fprintf(stderr, "error: %s is no trace: %s\n", path.c_str(), line.c_str());
+      std::exit(1);
+    }
+    if (before != last.end()) {
+      trace[before->second].gap = request.seconds - trace[before->second].seconds;
+    }
+    last[request.session] = trace.size();
+    trace.push_back(request);
+  }
+  if (trace.empty()) {
+    std::fprintf(stderr, "error: %s has no requests\n", path.c_str());
+    std::exit(1);
+  }
   return trace;
 }
 

@@ -1,9 +1,11 @@
-// Synthetic traces of requests, from a seed: who asks when, and how much of the prompt is new.
-// Nothing in them depends on the machine or the library of random distributions.
+// Traces of requests: who asks when, and how much of the prompt is new. Synthetic ones follow from
+// a seed, and nothing in them depends on the machine or the library of random distributions. Others
+// were recorded from a server (record_trace.py).
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "quire/types.h"
@@ -18,7 +20,8 @@ struct TraceRequest {
   std::int32_t turn = 0;  // from 0
   std::int64_t kept = 0;
   std::int64_t fresh = 0;
-  double gap = -1;  // seconds to the session's next turn; below 0: there is none
+  double gap = -1;          // seconds to the session's next turn; below 0: there is none
+  std::int32_t output = 0;  // tokens of the answer; 0: the trace does not say
 };
 
 // In order of time.
@@ -33,6 +36,9 @@ using Trace = std::vector<TraceRequest>;
 // Agents: 20,000 tokens that all of them share, 10,000 of their own, then 30 turns of 2,048 tokens
 // in and 900 out with seconds for a tool between them; one of ten never returns after some turn.
 [[nodiscard]] Trace agent_trace(std::uint64_t seed);
+
+// Reads a recorded trace. Ends the program for a file that is none.
+[[nodiscard]] Trace read_trace(const std::string& path);
 
 // The prompts of a trace as token ids, `scale` tokens of the trace to one. Ask for each request
 // once, in order.

@@ -185,6 +185,11 @@ struct RequestOptions {
   // Name, up to 1,024 bytes, under which requests share service where LLMOptions::scheduler is
   // "fair". Empty: the salt.
   std::string tenant = {};
+  // For streams. Requests of the same prompt that the caller submits once this one has given a
+  // token. LLMOptions::max_waiting counts them with it, so they are refused together or not at all.
+  std::int32_t followers = 0;
+  // For streams. True: such a request, which LLMOptions::max_waiting has counted.
+  bool follows = false;
 };
 
 // Says how long the KV that a session has left in the prefix cache is worth keeping.

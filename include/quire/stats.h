@@ -59,6 +59,8 @@ struct EngineStats {
   std::int64_t preemptions = 0;
   // Those among them whose KV was copied to host memory, and how often such KV came back.
   std::int64_t preemptions_swapped = 0, swaps_restored = 0;
+  // Plans in which a request waited though it had room, as blocks were short (pressure_action).
+  std::int64_t admissions_slowed = 0;
   // Requests that LLMOptions::max_waiting refused, and those that their deadline ended.
   std::int64_t requests_refused = 0, requests_expired = 0;
   // Level of pressure, 0 (low) to 3 (critical), and how often it changed.
@@ -85,7 +87,7 @@ enum class PressureLevel : std::uint8_t {
   kLow,
   // At most half of them are, and somebody waits.
   kMedium,
-  // At most a fifth.
+  // At most a fifth of them are, or the last step preempted somebody.
   kHigh,
   // Less than a twentieth.
   kCritical
@@ -93,9 +95,10 @@ enum class PressureLevel : std::uint8_t {
 
 // Returns "low", "medium", "high" or "critical". Static memory.
 [[nodiscard]] QUIRE_API const char* pressure_level_name(PressureLevel level);
-// Returns the action of a level. "none"; "slow admission": requests wait for blocks; "preempt":
-// running requests lose theirs for others. "reject": those beyond LLMOptions::max_waiting are
-// refused. Static memory.
+// Returns the action of a level, which comes beside those of the levels below it. "none". "slow
+// admission": a request waits that would leave less than one block in 32 for those that run
+// (EngineStats::admissions_slowed). "preempt": running requests may lose theirs (preemptions).
+// "reject": those beyond LLMOptions::max_waiting are refused (requests_refused). Static memory.
 [[nodiscard]] QUIRE_API const char* pressure_action(PressureLevel level);
 
 // The pressure on an engine's blocks.

@@ -10,6 +10,7 @@
 #include "quire/api/test_support.h"
 #include "quire/chunks.h"
 #include "quire/llm.h"
+#include "quire/result.h"
 #include "quire/sampling.h"
 #include "quire/types.h"
 
@@ -60,6 +61,53 @@ TEST(CoalescedChunksUnderPressure, KeepWhatIsCachedAndEvictNoChunk) {
   EXPECT_EQ(stat(llm, "evictions"), 0);
   EXPECT_EQ(llm.chunk_stats()->evictions, 0);
   EXPECT_EQ(llm.chunk_stats()->total_chunks, 20);
+}
+
+// Twenty pinned chunks hold 40 of 48 blocks, and 23 once their tails share blocks.
+class StuckRequest : public testing::Test {
+ protected:
+  static constexpr std::int64_t kBlocks = 48;
+
+  void SetUp() override {
+    for (std::uint32_t i = 0; i < 20; ++i) {
+      ChunkContent content = content_of(some_ids(36, 10 + i), ChunkType::kContext);
+      content.options.pinned = true;
+      must_register(llm_, content);
+    }
+    ASSERT_EQ(stat(llm_, "blocks_coalesced"), 0);
+  }
+  // Returns an engine with so many blocks.
+  static ChunkedLLM open(std::int64_t blocks) {
+    ChunkedLLM probe = open_chunked("float32");
+    const auto block = static_cast<std::int64_t>(stat(probe, "block_bytes"));
+    return ChunkedLLM::open(
+               kModel, {.kv_dtype = "float32", .kv_budget_bytes = blocks * block, .threads = 2},
+               {.chunk_memory_ratio = 1})
+        .value();
+  }
+
+  ChunkedLLM llm_ = open(kBlocks);
+  const SamplingParams greedy_{.temperature = 0, .max_tokens = 4, .ignore_eos = true};
+};
+
+TEST_F(StuckRequest, RunsInTheBlocksThatCoalescingFrees) {
+  const Ids prompt = some_ids(20 * 32, 60);  // 21 blocks, of which 8 are free
+  ChunkedLLM roomy = open(4 * kBlocks);
+  const Ids expected = must(roomy.llm().generate(prompt, greedy_)).token_ids;
+  EXPECT_EQ(must(llm_.llm().generate(prompt, greedy_)).token_ids, expected);
+  EXPECT_GE(stat(llm_, "blocks_coalesced"), 13);
+  EXPECT_EQ(llm_.chunk_stats()->total_chunks, 20);
+  EXPECT_EQ(stat(llm_, "preemptions"), 0);
+}
+
+TEST_F(StuckRequest, IsRefusedWithWhatIsLeftWhereCoalescingFreesTooFew) {
+  const auto refused = llm_.llm().generate(some_ids(27 * 32, 60), greedy_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfBlocks);
+  EXPECT_EQ(stat(llm_, "blocks_coalesced"), 17);
+  EXPECT_EQ(refused.error().free_bytes, 25 * static_cast<std::int64_t>(stat(llm_, "block_bytes")));
+  EXPECT_EQ(llm_.chunk_stats()->total_chunks, 20);
+  EXPECT_EQ(must(llm_.llm().generate(some_ids(40, 61), greedy_)).token_ids.size(), 4U);
 }
 
 }  // namespace

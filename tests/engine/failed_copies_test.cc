@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "quire/api/test_support.h"
+#include "quire/chunks.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/llm.h"
@@ -102,6 +103,71 @@ TEST_F(FailedCopies, OfWhatMakesWayForALoadFailItAndForgetTheCache) {
   EXPECT_LE(stat(llm_, "blocks_cached"), 1) << "what the load had found of it was in use";
   expect_forgotten(before[3], 3);
   EXPECT_EQ(llm_.load_sequence(file).value().tokens(), ids);
+}
+
+class FailedMoves : public testing::Test {
+ protected:
+  static constexpr std::int64_t kChunks = 6;
+
+  // Registers a chunk with a tail of four tokens, of which eight fit into a block.
+  std::string add(std::uint32_t seed) {
+    return must(
+        llm_.register_chunk({.content = some_ids(36, 10 + seed), .type = ChunkType::kContext}));
+  }
+  CompositionSpec spec_of(const std::string& id) {
+    CompositionSpec spec{.context_chunk_ids = {id}};
+    spec.query_chunk_id = query_;
+    spec.without_system = true;
+    return spec;
+  }
+  std::vector<float> logits(const std::string& id) {
+    return must(llm_.logits_from_chunks(spec_of(id))).logits;
+  }
+  std::int64_t num_contexts() { return llm_.chunk_stats()->total_chunks - 1; }
+
+  ChunkedLLM llm_ =
+      ChunkedLLM::open(kModel, here({.kv_budget_bytes = 100 * kBlockBytes, .threads = 2})).value();
+  std::string query_ =  // without a tail
+      must(llm_.register_chunk({.content = some_ids(32, 3), .type = ChunkType::kQuery}));
+};
+
+// The oracle of each answer is the same engine before.
+TEST_F(FailedMoves, OfCoalescingLoseTheChunksThatMovedAndNoOther) {
+  std::vector<std::string> ids;
+  std::vector<std::vector<float>> before;
+  for (std::uint32_t i = 0; i < kChunks; ++i) {
+    ids.push_back(add(i));
+    before.push_back(logits(ids.back()));
+  }
+  refuses = true;
+  refused = 0;
+  const auto freed = llm_.coalesce();
+  refuses = false;
+  EXPECT_EQ(freed.ok() ? ErrorCode::kInternal : freed.error().code, ErrorCode::kDevice);
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(num_contexts(), 1) << "five tails moved into the block of the sixth";
+  for (std::uint32_t i = 0; i < kChunks; ++i) {
+    EXPECT_EQ(add(i), ids[i]);
+    EXPECT_EQ(logits(ids[i]), before[i]);
+  }
+  EXPECT_EQ(llm_.coalesce().value(), kChunks - 1) << "it works again";
+  EXPECT_EQ(logits(ids[0]), before[0]);
+}
+
+TEST_F(FailedMoves, OfTakingATailOutLoseThatChunkAndTheNextCallRegistersItAgain) {
+  const std::vector<std::string> ids = {add(0), add(1)};
+  const std::vector<std::vector<float>> before = {logits(ids[0]), logits(ids[1])};
+  ASSERT_EQ(llm_.coalesce().value(), 1);
+  refuses = true;
+  const bool answers[] = {llm_.logits_from_chunks(spec_of(ids[0])).ok(),
+                          llm_.logits_from_chunks(spec_of(ids[1])).ok()};
+  refuses = false;
+  EXPECT_NE(answers[0], answers[1]) << "one of them begins its block";
+  EXPECT_EQ(num_contexts(), 1);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(add(i), ids[i]);
+    EXPECT_EQ(logits(ids[i]), before[i]);
+  }
 }
 
 }  // namespace

@@ -173,6 +173,8 @@ struct Metrics::Impl {
         .Add({})
         .Set(static_cast<double>(engine.pressure_level));
     count("quire_pressure_changes_total", "Changes of this level.", engine.pressure_changes);
+    count("quire_admissions_slowed_total", "Plans in which a request with room waited.",
+          engine.admissions_slowed);
     count("quire_requests_refused_total", "Requests beyond --max-waiting.",
           engine.requests_refused);
     count("quire_requests_expired_total", "Requests that a deadline ended.",

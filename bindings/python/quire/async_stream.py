@@ -181,16 +181,16 @@ class AsyncStream(AsyncIterator[Delta]):
 
 
 async def whole_output(stream: AsyncStream) -> GenerationOutput:
-    """Waits for the output of a stream without deltas."""
-    await stream._next()
-    if stream.output is None:
-        raise ClosedError("the stream is closed")
+    """Waits for the output of a stream."""
+    while stream.output is None:
+        if await stream._next() is None and stream.output is None:
+            raise ClosedError("the stream is closed")
     return stream.output
 
 
-async def whole_outputs(streams: Iterable[AsyncStream]) -> list[GenerationOutput]:
-    """Waits for the outputs of several streams, in order; the first error ends them all."""
-    tasks = [asyncio.ensure_future(whole_output(stream)) for stream in streams]
+async def together(waits: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Waits for all, in order; the first error ends them all."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -203,17 +203,30 @@ async def all_choices(
     start: Callable[[Any, Params, _quire.RequestOptions], AsyncStream],
     asked: Sequence[tuple[Any, Params, _quire.RequestOptions]],
 ) -> list[GenerationOutput]:
-    """Waits for the output of each (prompt, params, options), whose streams have no deltas. The first of several choices runs
-    before the others, which find its prompt cached."""
-    choices = [each_choice(params) for _, params, _ in asked]
-    streams = [
-        [start(prompt, one, _quire.RequestOptions(options)) for one in params]
-        for (prompt, _, options), params in zip(asked, choices, strict=True)
-    ]
-    first = await whole_outputs(of_prompt[0] for of_prompt in streams)
-    rest = iter(await whole_outputs(stream for of_prompt in streams for stream in of_prompt[1:]))
-    outputs = [[output, *(next(rest) for _ in params[1:])] for output, params in zip(first, choices, strict=True)]
-    return [several[0].with_choices(several) if len(several) > 1 else several[0] for several in outputs]
+    """Waits for the output of each (prompt, params, options), whose options ask for no deltas. The first of several choices
+    gives a token before the others begin, which find its prompt cached. The queue counts them all with the first."""
+    streams = []
+    for prompt, params, options in asked:
+        choices = each_choice(params)
+        streams.append([start(prompt, one, of_choice(options, i, len(choices))) for i, one in enumerate(choices)])
+    try:
+        await together(of_prompt[0]._next() if len(of_prompt) > 1 else of_prompt[0]._begin() for of_prompt in streams)
+        outputs = iter(await together(whole_output(stream) for of_prompt in streams for stream in of_prompt))
+    finally:
+        for stream in itertools.chain.from_iterable(streams):
+            stream._end()
+    several = [[next(outputs) for _ in of_prompt] for of_prompt in streams]
+    return [each[0].with_choices(each) if len(each) > 1 else each[0] for each in several]
+
+
+def of_choice(options: _quire.RequestOptions, index: int, count: int) -> _quire.RequestOptions:
+    """Returns the options of one of `count` choices. The first tells by a delta that the others may begin."""
+    own = _quire.RequestOptions(options)
+    own.deltas = index == 0 and count > 1
+    own.followers = count - 1 if index == 0 else 0
+    own.follows = index > 0
+    own.explain = options.explain and index == 0
+    return own
 
 
 async def in_thread(call: Callable[..., _quire.Stream], *arguments: Any) -> _quire.Stream:

@@ -395,6 +395,8 @@ void bind_params(nb::module_& module) {
       .def_rw("priority", &RequestOptions::priority)
       .def_rw("deadline_seconds", &RequestOptions::deadline_seconds, nb::arg().none())
       .def_rw("tenant", &RequestOptions::tenant)
+      .def_rw("followers", &RequestOptions::followers)
+      .def_rw("follows", &RequestOptions::follows)
       .def("wake", [](RequestOptions& options, const Wakeups& wakeups, std::uint64_t key) {
         options.notify = wakeups.notifier(key);
       });

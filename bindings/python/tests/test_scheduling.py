@@ -365,6 +365,81 @@ def test_several_outputs_count_before_the_first_one_runs():
         assert len(llm.generate(some_ids(120), n=8, max_tokens=90, **GREEDY).outputs) == 8
 
 
+def test_several_outputs_of_an_async_call_count_before_the_first_one_runs():
+    async def ask(llm, **options):
+        return await llm.generate_async(some_ids(120), max_tokens=options.pop("max_tokens"), **options, **GREEDY)
+
+    with tight(max_waiting=0) as llm:
+        before = llm.stats()["tokens_computed"]
+        with pytest.raises(quire.QueueFullError, match="8 more requests") as refused:
+            asyncio.run(ask(llm, n=8, max_tokens=90))
+        assert refused.value.requests == 8
+        assert llm.stats()["tokens_computed"] == before and llm.stats()["requests_refused"] == 8
+        assert llm.stats()["blocks_in_use"] == 0
+        several = asyncio.run(ask(llm, n=4, max_tokens=9)).outputs  # they share its blocks
+        assert [out.token_ids for out in several] == [llm.generate(some_ids(120), max_tokens=9, **GREEDY).token_ids] * 4
+    with tight(max_waiting=4) as llm:
+        assert len(asyncio.run(ask(llm, n=8, max_tokens=90)).outputs) == 8
+
+
+def test_the_others_of_an_async_call_begin_with_the_first_token_of_the_first():
+    with quire.LLM(MODEL, threads=1) as llm:
+        out = asyncio.run(llm.generate_async(some_ids(120), n=3, max_tokens=40, **GREEDY))
+        steps = {each["admitted"][0]: each["step"] for each in llm.plan_log() if each["admitted"]}
+        assert llm.stats()["steps"] < 2 * 40, "one after the other would take 80 steps"
+    assert len(out.outputs) == 3 and len(steps) >= 2
+
+
+def test_low_pressure_does_nothing():
+    with tight() as llm:
+        llm.generate(some_ids(60), max_tokens=2, **GREEDY)
+        stats = llm.stats()
+        assert llm.pressure()["action"] == "none"
+    assert stats["pressure_changes"] == stats["admissions_slowed"] == stats["preemptions"] == stats["requests_refused"] == 0
+
+
+def test_medium_pressure_keeps_one_block_in_32_for_those_that_run():
+    with quire.LLM(MODEL, threads=1, kv_budget="64MiB") as probe:
+        budget = 64 * probe.stats()["block_bytes"]
+    heard = []
+    with quire.LLM(MODEL, threads=1, kv_budget=budget, prefix_cache=False, on_pressure=heard.append) as llm:
+        running = llm.stream(some_ids(40 * 32 - 20), max_tokens=21, **GREEDY)  # 40 blocks from its prompt on
+        next(running)
+        waiting = llm.stream(some_ids(23 * 32, 1), max_tokens=1, **GREEDY)  # would leave 1 block of 64
+        after = len(list(running))
+        assert llm.stats()["admissions_slowed"] >= min(after, 1)
+        assert list(waiting)
+        admitted = [each for decision in llm.plan_log() for each in decision["admitted"]]
+        assert admitted == [running.request_id, waiting.request_id]
+        assert llm.stats()["preemptions"] == 0
+    assert ("medium", "slow admission") in {(each["level"], each["action"]) for each in heard}
+
+
+def test_high_pressure_is_told_when_a_running_request_loses_its_blocks(expected):
+    heard = []
+    with tight(on_pressure=heard.append, prefix_cache=False) as llm:
+        got = [out.token_ids for out in llm.generate(prompts(6), max_tokens=40, **GREEDY)]
+        log, stats = llm.plan_log(), llm.stats()
+    assert got == expected
+    preempted = [reason for decision in log for _, reason in decision["preempted"]]
+    assert stats["preemptions"] == len(preempted) > 0 and set(preempted) == {"blocks"}
+    assert {each["action"] for each in heard} & {"preempt", "reject"}
+
+
+def test_critical_pressure_refuses_beyond_max_waiting_and_nobody_else():
+    heard = []
+    with tight(max_waiting=1, on_pressure=heard.append) as llm:
+        running = llm.stream(some_ids(226), max_tokens=30, **GREEDY)  # all 8 blocks
+        next(running)
+        waiting = llm.stream(some_ids(60, 1), max_tokens=2, **GREEDY)
+        with pytest.raises(quire.QueueFullError):
+            llm.generate(some_ids(60, 2), max_tokens=2, **GREEDY)
+        assert list(running) and list(waiting)
+        assert llm.stats()["requests_refused"] == 1
+        assert len(llm.generate(some_ids(60, 2), max_tokens=2, **GREEDY).token_ids) == 2
+    assert ("critical", "reject") in {(each["level"], each["action"]) for each in heard}
+
+
 @pytest.mark.parametrize("seconds", [np.float32(60), np.int64(60), 10**400, fractions.Fraction(121, 2)])
 def test_deadlines_are_any_real_numbers(llm, seconds):
     assert llm.generate("x", deadline_seconds=seconds, max_tokens=1).token_ids

@@ -430,8 +430,12 @@ Result<Stream> ChunkedLLM::stream_from_chunks(const CompositionSpec& spec,
                                               const Interrupt& interrupted,
                                               const RequestOptions& options) try {
   QUIRE_TRY(const Service service, service_of(impl_->llm));
-  const chunks::ComposedRun run{
-      .spec = &spec, .params = &params, .streaming = options.deltas, .options = options};
+  const chunks::ComposedRun run{.spec = &spec,
+                                .params = &params,
+                                .streaming = options.deltas,
+                                .options = options,
+                                .followers = options.followers,
+                                .follows = options.follows};
   const engine::CallDeadline deadline({&options, 1}, interrupted);
   QUIRE_TRY(const auto channels, deadline.ended(service->submit({&run, 1}, deadline.interrupt())));
   auto stream = std::make_unique<Stream::Impl>();

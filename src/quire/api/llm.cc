@@ -184,7 +184,9 @@ Result<std::unique_ptr<Stream::Impl>> start_stream(const std::shared_ptr<engine:
                       .streaming = options.deltas,
                       .notify = options.notify,
                       .explain = options.explain,
-                      .urgency = engine::urgency_of(options)});
+                      .urgency = engine::urgency_of(options),
+                      .followers = options.followers,
+                      .follows = options.follows});
   auto impl = std::make_unique<Stream::Impl>();
   impl->engine = engine;
   if (options.notify) {

@@ -69,6 +69,7 @@ EngineStats public_stats(runtime::Runtime& runtime, const engine::EngineStats& s
           .preemptions = stats.preemptions,
           .preemptions_swapped = stats.preemptions_swapped,
           .swaps_restored = stats.swaps_restored,
+          .admissions_slowed = stats.admissions_slowed,
           .requests_refused = stats.requests_refused,
           .requests_expired = stats.requests_expired,
           .pressure_level = stats.pressure_level,

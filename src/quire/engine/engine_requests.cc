@@ -88,7 +88,8 @@ Status Engine::prepare(NewRequest& request) const {
   QUIRE_TRY_STATUS(SessionService::check_user({.session = request.session,
                                                .salt = request.salt,
                                                .deadline_seconds = request.urgency.deadline_seconds,
-                                               .tenant = request.urgency.tenant}));
+                                               .tenant = request.urgency.tenant,
+                                               .followers = request.followers}));
   // The KV of the last sampled token is never needed, so one more token than positions fits.
   const std::int64_t room =
       model_config().context_length - std::ssize(request.prompt) + std::int64_t{1};

@@ -37,6 +37,7 @@ bool PressureGauge::update(const kv::LedgerCounts& blocks, std::int64_t waiting,
     second_[slot] = second;
     counts_[slot] = 0;
   }
+  const bool preempted = preemptions > preemptions_;
   counts_[slot] += preemptions - preemptions_;
   preemptions_ = preemptions;
   const PressureLevel before = pressure_.level;
@@ -44,6 +45,9 @@ bool PressureGauge::update(const kv::LedgerCounts& blocks, std::int64_t waiting,
                                 static_cast<double>(std::max(blocks.blocks_total, 1));
   pressure_.waiting = waiting;
   pressure_.level = pressure_level(pressure_.blocks_free_share, waiting);
+  if (preempted && pressure_.level == PressureLevel::kMedium) {
+    pressure_.level = PressureLevel::kHigh;  // blocks were short before somebody gave them back
+  }
   return pressure_.level != before;
 }
 

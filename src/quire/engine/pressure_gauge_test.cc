@@ -45,6 +45,19 @@ TEST(PressureGauge, TellsChangesOfTheLevelAlone) {
   EXPECT_EQ(gauge.at(now).level, PressureLevel::kLow);
 }
 
+TEST(PressureGauge, IsHighWhileTheLastStepPreemptedThoughTheVictimsBlocksAreFreeAgain) {
+  PressureGauge gauge;
+  const Clock::time_point now(std::chrono::seconds(1000));
+  gauge.update(blocks(40, 0), 1, 0, now);
+  EXPECT_EQ(gauge.at(now).level, PressureLevel::kMedium);
+  EXPECT_TRUE(gauge.update(blocks(40, 0), 1, 1, now));
+  EXPECT_EQ(gauge.at(now).level, PressureLevel::kHigh);
+  EXPECT_TRUE(gauge.update(blocks(40, 0), 1, 1, now));
+  EXPECT_EQ(gauge.at(now).level, PressureLevel::kMedium);
+  gauge.update(blocks(60, 0), 1, 2, now);
+  EXPECT_EQ(gauge.at(now).level, PressureLevel::kLow) << "more than half of the blocks are there";
+}
+
 TEST(PressureGauge, CountsThePreemptionsOfTheLastMinute) {
   PressureGauge gauge;
   const auto at = [](int second) { return Clock::time_point(std::chrono::seconds(second)); };

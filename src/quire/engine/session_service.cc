@@ -59,6 +59,10 @@ Status SessionService::check_user(const RequestOptions& options) {
             base::str_cat("deadline_seconds must be a number above 0, not ", *seconds,
                           "; leave it out for no deadline")};
   }
+  if (options.followers < 0) {
+    return {ErrorCode::kInvalidArgument,
+            base::str_cat("followers must be 0 or more, not ", options.followers)};
+  }
   return options.session.empty() ? Status() : check_id(options.session);
 }
 

@@ -21,6 +21,7 @@
 #include "quire/kernels/choice.h"
 #include "quire/model/forward_batch.h"
 #include "quire/result.h"
+#include "quire/sampling/acceptance.h"
 #include "quire/sampling/sampler.h"
 #include "quire/sampling/weights.h"
 #include "quire/sched/types.h"
@@ -183,33 +184,32 @@ void RunRows::sample(sampling::Sampler& sampler) const {
   SampledRun& sampled = step.sampled[index];
   const std::optional<double> threshold = threshold_of(step, step.now.runs[index]);
   Stretch on = own_stretch();
-  for (std::size_t taken = 0;; ++sampled.right) {
+  const auto choose_at = [&](std::size_t taken) -> Result<sampling::SampledToken> {
     const std::int32_t row = on.first_logit + static_cast<std::int32_t>(taken);
     const bool may_take = threshold && taken < on.tokens.size();
     const double share = may_take ? sampling::probability_of(logits_of(row), on.tokens[taken]) : 0;
-    Result<sampling::SampledToken> token = choose(row, sampled.right, sampler);
-    if (!token.ok()) {
-      sampled.status = std::move(token).error();
+    sampled.right = static_cast<std::int32_t>(sampled.tokens.size());
+    QUIRE_TRY(sampling::SampledToken token, choose(row, sampled.right, sampler));
+    if (may_take && share >= *threshold) {
+      take_instead(token, on.tokens[taken], share, active().request().params.logprobs);
+    }
+    return token;
+  };
+  for (std::size_t first = 0;; first = 1) {
+    Result<std::size_t> right =
+        sampling::accept_guessed(on.tokens, first, choose_at, sampled.tokens);
+    if (!right.ok()) {
+      sampled.status = std::move(right).error();
       return;
     }
-    if (may_take && share >= *threshold) {
-      take_instead(*token, on.tokens[taken], share, active().request().params.logprobs);
-    }
-    const TokenId id = token->id;
-    sampled.tokens.push_back(std::move(token).value());
-    if (taken < on.tokens.size() && id == on.tokens[taken]) {
-      ++taken;
-      continue;
-    }
-    const auto last = on.first_token + static_cast<std::int32_t>(taken) - 1;
-    const std::optional<std::size_t> branch = branch_behind(last, id);
+    const auto last = on.first_token + static_cast<std::int32_t>(*right) - 1;
+    const std::optional<std::size_t> branch = branch_behind(last, sampled.tokens.back().id);
     if (!branch) {
       return;
     }
     assume_path(step, step.now.branches[*branch]);
     sampled.branch = branch;
     on = stretch_of(*branch);
-    taken = 1;
   }
 }
 

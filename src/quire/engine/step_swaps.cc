@@ -135,6 +135,7 @@ void swap_in(Step& step) {
 
 void note_plan(Step& step) {
   step.core.plan_log.note(step.plan);
+  step.core.counters.admissions_slowed += step.plan.slowed ? 1 : 0;
   for (const auto* preempted : {&step.plan.preempt, &step.plan.make_way}) {
     step.core.counters.preemptions += std::ssize(*preempted);
     for (const RequestId id : *preempted) {

@@ -24,16 +24,6 @@
 namespace quire::sched {
 namespace {
 
-// Makes a run of the tokens [first, first + count).
-PlannedRun make_run_of(const QueuedRequest& queued, std::int32_t first, std::int32_t count,
-                       const kv::Sequences& sequences) {
-  const auto known = static_cast<std::int32_t>(known_tokens(queued, sequences).size());
-  return {.request = queued.request.id,
-          .first = first,
-          .count = count,
-          .samples = first + count == known && queued.request.max_new_tokens > 0};
-}
-
 // Makes one plan. All counts are from the ledger as it is; nothing of it is changed.
 class Planner {
  public:
@@ -90,9 +80,14 @@ class Planner {
     return pending_of(queued, sequences_);
   }
 
+  // Makes a run of the tokens [first, first + count).
   [[nodiscard]] PlannedRun make_run(const QueuedRequest& queued, std::int32_t first,
                                     std::int32_t count) const {
-    return make_run_of(queued, first, count, sequences_);
+    const auto known = static_cast<std::int32_t>(known_tokens(queued, sequences_).size());
+    return {.request = queued.request.id,
+            .first = first,
+            .count = count,
+            .samples = first + count == known && queued.request.max_new_tokens > 0};
   }
 
   [[nodiscard]] std::int32_t pending_of_best() const {
@@ -206,7 +201,9 @@ class Planner {
   bool admit_one(const QueuedRequest& waiting, StepPlan& plan) {
     const bool brings = brings_kv(waiting, sequences_);
     const kv::PrefixMatch match = brings ? kv::PrefixMatch{} : find_known_kv(waiting, ledger_);
-    if (!has_room(waiting, match, room_, state_.running.size() + plan.admit.size() == 0, ledger_)) {
+    const bool alone = state_.running.size() + plan.admit.size() == 0;
+    plan.slowed = !alone && slows(waiting, match, room_, ledger_);
+    if (plan.slowed || !has_room(waiting, match, room_, alone, ledger_)) {
       return false;
     }
     if (brings) {

@@ -79,6 +79,53 @@ TEST(PriorityScheduling, AHigherOneTakesTheBlocksOfALowerOneAndBothEndUnchanged)
   EXPECT_EQ(engine.finished.at(2), run_alone(tokens(6, 50), 2, 0));
 }
 
+// Returns whether the second request joins the first one at once, which leaves `free` of 64 blocks.
+// Oracle: the rule of README, S6, in numbers.
+bool joins(std::int32_t free, std::int32_t blocks) {
+  FakeEngine engine({.num_blocks = 64, .block_tokens = 2, .prefix_cache = false}, {});
+  EXPECT_TRUE(engine.submit(1, tokens(2 * (64 - free), 0), 1).ok());
+  EXPECT_TRUE(engine.submit(2, tokens(2 * blocks, 500), 1).ok());
+  EXPECT_EQ(engine.scheduler.num_without_room(),
+            free < blocks || (free <= 32 && free - blocks < 2));
+  const StepPlan plan = engine.scheduler.plan();
+  EXPECT_EQ(plan.slowed, plan.admit.size() == 1 && blocks <= free);
+  return plan.admit.size() == 2;
+}
+
+TEST(SlowAdmission, OneBlockIn32StaysForThoseThatRunOnceHalfAreTaken) {
+  EXPECT_TRUE(joins(33, 33)) << "more than half can be had";
+  EXPECT_FALSE(joins(32, 32));
+  EXPECT_FALSE(joins(32, 31));
+  EXPECT_TRUE(joins(32, 30));
+  EXPECT_FALSE(joins(5, 6)) << "there is no room";
+  EXPECT_FALSE(joins(2, 1));
+  EXPECT_TRUE(joins(3, 1));
+}
+
+TEST(SlowAdmission, WhoWaitsRunsAloneInAllBlocks) {
+  FakeEngine engine({.num_blocks = 64, .block_tokens = 2, .prefix_cache = false}, {});
+  ASSERT_TRUE(engine.submit(1, tokens(64, 0), 3).ok());
+  EXPECT_EQ(step_shown(engine), "admit 1 1:0+64 ");
+  ASSERT_TRUE(engine.submit(2, tokens(128, 500), 1).ok());
+  EXPECT_EQ(step_shown(engine), "1:64+1 ");
+  EXPECT_EQ(step_shown(engine), "1:65+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 2 2:0+128 ");
+  EXPECT_EQ(engine.finished.at(2), run_alone(tokens(128, 500), 1, 0));
+}
+
+TEST(SlowAdmission, AHigherPriorityTakesNoBlocksThatWouldNotAdmitIt) {
+  FakeEngine engine({.num_blocks = 64, .block_tokens = 2, .prefix_cache = false},
+                    {.policy = PolicyKind::kPriority});
+  ASSERT_TRUE(engine.submit(1, tokens(80, 0), 9, true, {.priority = 1}).ok());
+  ASSERT_TRUE(engine.submit(2, tokens(32, 300), 9).ok());
+  EXPECT_EQ(step_shown(engine), "admit 1 admit 2 1:0+80 2:0+32 ");
+  ASSERT_TRUE(engine.submit(3, tokens(46, 500), 1, true, {.priority = 1}).ok());
+  EXPECT_EQ(step_shown(engine), "1:80+1 2:32+1 ") << "23 of the 23 blocks without 2 are too many";
+  ASSERT_TRUE(engine.submit(4, tokens(40, 700), 1, true, {.priority = 2}).ok());
+  EXPECT_EQ(step_shown(engine), "make way 2 1:81+1 ");
+  EXPECT_EQ(step_shown(engine), "admit 4 1:82+1 4:0+40 ");
+}
+
 TEST(PriorityScheduling, AnEqualOneAndOneForWhichItWouldNotDoPreemptNobody) {
   FakeEngine engine({.num_blocks = 4, .block_tokens = 2, .prefix_cache = false},
                     {.policy = PolicyKind::kPriority});

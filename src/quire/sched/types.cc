@@ -32,6 +32,7 @@ void StepPlan::clear() {
   runs.clear();
   drop.clear();
   stuck.reset();
+  slowed = false;
 }
 
 }  // namespace quire::sched

@@ -73,6 +73,7 @@ struct StepPlan {
   std::optional<RequestId> stuck;  // names the first request in rank when no request fits, even
                                    // after all others were preempted: blocks are held outside of
                                    // the scheduler. `runs` is empty then
+  bool slowed = false;             // a request that has room waits, as blocks are short (slows())
   std::uint64_t version = 0;       // version of the state that the plan was made from
   // Returns whether it takes the KV of running requests away.
   [[nodiscard]] bool preempts() const { return !preempt.empty() || !make_way.empty(); }

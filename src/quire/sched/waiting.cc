@@ -30,21 +30,42 @@ std::int32_t pending_of(const QueuedRequest& queued, const kv::Sequences& sequen
   return wanted_tokens(queued, sequences) - sequences.num_computed(queued.running_sequence());
 }
 
+namespace {
+
+// Returns the blocks of the pool's own format that a waiting request still lacks for all its known
+// tokens.
+std::int64_t missing_blocks(const QueuedRequest& waiting, const kv::PrefixMatch& match,
+                            const RoomLeft& room, const kv::Ledger& ledger) {
+  const std::int64_t fewest = ledger.min_blocks(wanted_tokens(waiting, ledger.sequences()),
+                                                behind_window_of(waiting, ledger.sequences()));
+  if (brings_kv(waiting, ledger.sequences())) {
+    const std::int32_t pending = pending_of(waiting, ledger.sequences());
+    return std::min(room.need_of(waiting.running_sequence(), pending).own, fewest + 1);
+  }
+  return fewest - match.blocks + match.evictable_blocks;
+}
+
+}  // namespace
+
 bool has_room(const QueuedRequest& waiting, const kv::PrefixMatch& match, const RoomLeft& room,
               bool alone, const kv::Ledger& ledger) {
-  const std::int32_t wanted = wanted_tokens(waiting, ledger.sequences());
-  const std::int64_t fewest =
-      ledger.min_blocks(wanted, behind_window_of(waiting, ledger.sequences()));
+  const std::int64_t missing = missing_blocks(waiting, match, room, ledger);
   if (brings_kv(waiting, ledger.sequences())) {
-    RoomNeed missing =
+    RoomNeed need =
         room.need_of(waiting.running_sequence(), pending_of(waiting, ledger.sequences()));
-    missing.own = std::min(missing.own, fewest + 1);
-    return room.fits(missing);
+    need.own = missing;
+    return room.fits(need);
   }
-  const std::int64_t missing = fewest - match.blocks;
   const std::int64_t open = ledger.config().open_format() ? 1 : 0;
-  return missing <= room.own() - match.evictable_blocks && (open <= room.open() || alone) &&
-         room.has_state_behind(match);
+  return missing <= room.own() && (open <= room.open() || alone) && room.has_state_behind(match);
+}
+
+bool slows(const QueuedRequest& waiting, const kv::PrefixMatch& match, const RoomLeft& room,
+           const kv::Ledger& ledger) {
+  constexpr std::int64_t kShare = 32;
+  const std::int64_t all = ledger.counts().blocks_total;
+  return 2 * room.own() <= all && has_room(waiting, match, room, false, ledger) &&
+         room.own() - missing_blocks(waiting, match, room, ledger) < all / kShare;
 }
 
 void drop_waiting(const SchedulerState& state, StepPlan& plan) {
@@ -82,7 +103,9 @@ void make_way(const Ranking& ranking, const kv::Ledger& ledger, StepPlan& plan) 
         room.take(room.need_of((*kept)->running_sequence(), run.count));
       }
     }
-    if (has_room(waiting, match, room, lost == line.size(), ledger)) {
+    const bool alone = lost == line.size();
+    if (has_room(waiting, match, room, alone, ledger) &&
+        (lost == 0 || alone || !slows(waiting, match, room, ledger))) {
       for (std::size_t i = 0; i < lost; ++i) {
         const RequestId id = line[line.size() - 1 - i]->request.id;
         plan.make_way.push_back(id);

@@ -25,6 +25,11 @@ namespace quire::sched {
 [[nodiscard]] bool has_room(const QueuedRequest& waiting, const kv::PrefixMatch& match,
                             const RoomLeft& room, bool alone, const kv::Ledger& ledger);
 
+// Returns whether a request that has room beside others shall wait all the same. It does where at
+// most half of all blocks can be had and less than one in 32 would stay (docs/adr/0065).
+[[nodiscard]] bool slows(const QueuedRequest& waiting, const kv::PrefixMatch& match,
+                         const RoomLeft& room, const kv::Ledger& ledger);
+
 // Makes waiting requests give up the KV that they brought along, if that helps.
 void drop_waiting(const SchedulerState& state, StepPlan& plan);
 
