@@ -368,12 +368,14 @@ def test_refusals_name_the_thing_and_change_nothing(llm, ids, call, error, names
     assert (llm.list_chunks(), llm.get_chunk_stats()) == (chunks, stats)
 
 
-def test_a_model_with_a_sliding_window_has_mode_exact_only():
+def test_a_model_whose_layers_all_have_a_window_composes_in_every_mode():
     window = MODEL.parents[2] / "tests" / "golden" / "model" / "mistral_window"
     with ChunkedLLM(window, threads=1) as llm:
-        ids = llm.register_chunks([([5, 6], "system_prompt"), ([7, 8], "context"), ([9], "query")])
-        with pytest.raises(quire.IncompatibleChunksError, match="window"):
-            llm.generate_from_chunks(ids[0], [ids[1]], ids[2])
+        texts = [(list(range(5, 25)), "system_prompt"), (list(range(30, 70)), "context"), ([9], "query")]
+        ids = llm.register_chunks(texts)
+        plain = llm.generate(sum((tokens for tokens, _ in texts), []), GREEDY).token_ids
+        for mode in ("exact", "anchored"):  # one context sees all before it
+            assert llm.generate_from_chunks(ids[0], [ids[1]], ids[2], GREEDY, mode=mode).token_ids == plain
         assert llm.generate_from_chunks(ids[0], [ids[1]], ids[2], {"max_tokens": 1}, mode="exact").reuse.grade == "exact"
 
 

@@ -20,8 +20,8 @@ Status check_supported(const DeviceProperties& properties) {
 
 std::string kernels_name(const DeviceProperties& properties, bool deterministic) {
   // Counts changes of the kernels that change bits. 3: attention keeps the parts of a row in 16
-  // bits on Hopper.
-  constexpr int kArithmetic = 3;
+  // bits on Hopper. 4: parts are of 1,024 tokens.
+  constexpr int kArithmetic = 4;
   return base::str_cat("cuda-", properties.compute_major, ".", properties.compute_minor, "-",
                        kArithmetic, deterministic ? "" : "-fast");
 }

@@ -24,8 +24,8 @@ struct DeviceProperties {
 // there.
 [[nodiscard]] Status check_supported(const DeviceProperties& properties);
 
-// Returns the name that the identity of KV gives to the kernels of a GPU: "cuda-9.0-3", where 3 is
-// the version of their arithmetic. "cuda-9.0-3-fast" names those whose bits depend on the batch.
+// Returns the name that the identity of KV gives to the kernels of a GPU: "cuda-9.0-4", where 4 is
+// the version of their arithmetic. "cuda-9.0-4-fast" names those whose bits depend on the batch.
 [[nodiscard]] std::string kernels_name(const DeviceProperties& properties, bool deterministic);
 
 }  // namespace quire::device

@@ -25,9 +25,9 @@ TEST(DeviceProperties, AmpereAndLaterAreTaken) {
 
 TEST(DeviceProperties, KernelsWhoseBitsDependOnTheBatchAreOthers) {
   const DeviceProperties hopper{.compute_major = 9};
-  EXPECT_EQ(kernels_name(hopper, true), "cuda-9.0-3");
-  EXPECT_EQ(kernels_name(hopper, false), "cuda-9.0-3-fast");
-  EXPECT_EQ(kernels_name({.compute_major = 8, .compute_minor = 6}, true), "cuda-8.6-3");
+  EXPECT_EQ(kernels_name(hopper, true), "cuda-9.0-4");
+  EXPECT_EQ(kernels_name(hopper, false), "cuda-9.0-4-fast");
+  EXPECT_EQ(kernels_name({.compute_major = 8, .compute_minor = 6}, true), "cuda-8.6-4");
 }
 
 }  // namespace

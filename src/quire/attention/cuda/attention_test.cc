@@ -323,7 +323,10 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
       for (const std::int32_t range : {0, 256, 512}) {
         for (const std::int32_t window : {0, 100}) {
           for (int i = 0; i < 6; ++i) {
-            const int most = i == 0 ? 20 : 700;
+            if (i >= 4 && range != 512) {
+              continue;  // of cases with a cap
+            }
+            const int most = i == 0 ? 20 : shape.head_dim > 256 ? 200 : 700;
             Scene scene(shape, 6 * (most / shape.block_tokens + 1),
                         static_cast<std::uint32_t>(cases));
             scene.cap_ = i < 4 ? 0 : 0.5;  // below many scores
@@ -350,7 +353,7 @@ TEST_F(Attention, EqualsADenseSoftmaxForAllShapesLengthsAndRanges) {
       }
     }
   }
-  EXPECT_EQ(cases, 3024);
+  EXPECT_EQ(cases, 2352);
 }
 
 TEST_F(Attention, WithFixedRangesARowsBitsDoNotDependOnItsBatch) {
