@@ -284,12 +284,12 @@ int run(const Trace& trace, const Load& load) {
 }  // namespace quire::bench
 
 int main(int argc, char** argv) {
-  using namespace quire::bench;
-  Load load;
+  quire::bench::Load load;
   load.speed = argc > 1 ? std::atof(argv[1]) : load.speed;
   if (argc > 3) {
     load.scale = 1;
     load.blocks = std::atoi(argv[3]);
   }
-  return run(argc > 3 ? read_trace(argv[2]) : chat_trace(1), load);
+  return quire::bench::run(
+      argc > 3 ? quire::bench::read_trace(argv[2]) : quire::bench::chat_trace(1), load);
 }

@@ -129,7 +129,7 @@ Trace read_trace(const std::string& path) {
   Trace trace;
   std::map<std::int32_t, std::size_t> last;  // by session: its turn before
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("#")) {
+    if (line.starts_with('#')) {
       continue;
     }
     TraceRequest request;

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "quire/chunks/segment_kv.h"
@@ -76,7 +77,7 @@ class BlockStorer {
   // before, in a pool of one layer, and `pairs` name blocks there.
   Status seal(const Stretch& stretch, std::span<const kernels::BlockPair> pairs, bool opens,
               kernels::KVErrorSums& sums) {
-    std::optional<kv_store::PagedPool> opened;
+    std::unique_ptr<kv_store::PagedPool> opened;
     for (int layer = 0; layer < stretch.to.layers; ++layer) {
       const int head_dim = stretch.head_dim(layer);
       tensor::PagedKVView read = read_.view(layer, stretch.first);
@@ -109,13 +110,14 @@ class BlockStorer {
 
   // Makes room for the numbers of a layer, unless there is room of its size.
   [[nodiscard]] static Status make_numbers(const Stretch& stretch, int layer,
-                                           std::optional<kv_store::PagedPool>& opened) {
+                                           std::unique_ptr<kv_store::PagedPool>& opened) {
     tensor::KVGeometry numbers = stretch.to.of_layer(layer);
     numbers.format = tensor::KVFormat::kPlain;
     numbers.dtype = tensor::DType::kFloat32;
-    if (!opened || opened->geometry().block_bytes() != numbers.block_bytes() ||
+    if (opened == nullptr || opened->geometry().block_bytes() != numbers.block_bytes() ||
         opened->geometry().head_dim != numbers.head_dim) {
-      QUIRE_TRY(opened, kv_store::PagedPool::create(numbers, stretch.count));
+      QUIRE_TRY(auto made, kv_store::PagedPool::create(numbers, stretch.count));
+      opened = std::make_unique<kv_store::PagedPool>(std::move(made));
     }
     return {};
   }

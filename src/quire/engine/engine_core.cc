@@ -34,6 +34,7 @@
 #include "quire/tensor/dtype.h"
 #include "quire/tensor/kv_format.h"
 #include "quire/tensor/kv_geometry.h"
+#include "quire/tensor/paged_kv_view.h"
 #include "quire/tensor/state_view.h"
 
 namespace quire::engine {

@@ -7,7 +7,6 @@
 
 #include "quire/base/check.h"
 #include "quire/base/ids.h"
-#include "quire/kv/behind_window.h"
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"

@@ -16,7 +16,6 @@
 #include "quire/kv/block_pool.h"
 #include "quire/kv/format.h"
 #include "quire/kv/ledger_state.h"
-#include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/types.h"
 

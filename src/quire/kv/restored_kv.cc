@@ -10,6 +10,7 @@
 #include "quire/kv/ledger_state.h"
 #include "quire/kv/sequence.h"
 #include "quire/kv/shared_blocks.h"
+#include "quire/kv/types.h"
 #include "quire/result.h"
 
 namespace quire::kv {

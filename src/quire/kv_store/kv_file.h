@@ -146,6 +146,10 @@ class KVFile {
   template <class Target>
   [[nodiscard]] Status read_heads(HeadBlockRef from, std::size_t count, const Target& target,
                                   Buffers& buffers) const;
+  // Reads `count` of these blocks for one head in its parts, from block `first` of the layer's.
+  template <class Target>
+  [[nodiscard]] Status read_whole_head(HeadBlockRef from, std::size_t first, std::size_t count,
+                                       const Target& target, Buffers& buffers) const;
   // Returns kCorrupt that names the block `index` behind `from`, what is wrong, and how.
   [[nodiscard]] Status damaged(const HeadBlockRef& from, std::size_t index, const char* what,
                                const char* how) const;

@@ -13,7 +13,6 @@
 #include "quire/base/json.h"
 #include "quire/base/str.h"
 #include "quire/kv/behind_window.h"
-#include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/paged_pool.h"
 #include "quire/kv_store/saved_states.h"

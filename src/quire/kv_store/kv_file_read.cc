@@ -288,31 +288,40 @@ Result<kv::FormatId> KVFile::format_in(int run, std::span<const BlockId> to,
 template <class Target>
 Status KVFile::read_heads(HeadBlockRef from, std::size_t count, const Target& target,
                           Buffers& buffers) const {
-  const tensor::KVGeometry& geometry = content().geometry;
-  const auto parts = static_cast<std::size_t>(geometry.stored_per_head(from.layer));
-  const std::size_t most = std::max(batch_of(block_bytes_of(from.run)) / parts, std::size_t{1});
-  std::vector<std::span<std::byte>> batch(most), whole(parts);
+  const int parts = content().geometry.stored_per_head(from.layer);
+  const std::size_t most = std::max(
+      batch_of(block_bytes_of(from.run)) / static_cast<std::size_t>(parts), std::size_t{1});
   const std::int32_t first_block = from.first_block;
-  for (int head = 0; head < geometry.stored_heads(from.layer); head += static_cast<int>(parts)) {
-    for (std::size_t done = 0; done < count;) {
-      const std::size_t now = std::min(most, count - done);
+  for (from.head = 0; from.head < content().geometry.stored_heads(from.layer); from.head += parts) {
+    for (std::size_t done = 0; done < count; done += most) {
       from.first_block = first_block + static_cast<std::int32_t>(done);
-      for (from.head = head; from.head < head + static_cast<int>(parts); ++from.head) {
-        for (std::size_t i = 0; i < now; ++i) {
-          batch[i] = target(from.head, done + i);
-        }
-        QUIRE_TRY_STATUS(read_head_blocks(from, std::span(batch).first(now), buffers));
-      }
-      from.head = head;
-      for (std::size_t i = 0; i < now; ++i) {
-        for (std::size_t part = 0; part < parts; ++part) {
-          whole[part] = target(head + static_cast<int>(part), done + i);
-        }
-        if (!buffers.holds_numbers(from.layer, whole)) {
-          return damaged(from, i, "a code or a scale", " is no number");
-        }
-      }
-      done += now;
+      QUIRE_TRY_STATUS(read_whole_head(from, done, std::min(most, count - done), target, buffers));
+    }
+  }
+  return {};
+}
+
+template <class Target>
+Status KVFile::read_whole_head(HeadBlockRef from, std::size_t first, std::size_t count,
+                               const Target& target, Buffers& buffers) const {
+  std::vector<std::span<std::byte>> batch(count);
+  std::vector<std::span<std::byte>> whole(
+      static_cast<std::size_t>(content().geometry.stored_per_head(from.layer)));
+  const int head = from.head;
+  for (std::size_t part = 0; part < whole.size(); ++part) {
+    from.head = head + static_cast<int>(part);
+    for (std::size_t i = 0; i < count; ++i) {
+      batch[i] = target(from.head, first + i);
+    }
+    QUIRE_TRY_STATUS(read_head_blocks(from, batch, buffers));
+  }
+  from.head = head;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t part = 0; part < whole.size(); ++part) {
+      whole[part] = target(head + static_cast<int>(part), first + i);
+    }
+    if (!buffers.holds_numbers(from.layer, whole)) {
+      return damaged(from, i, "a code or a scale", " is no number");
     }
   }
   return {};

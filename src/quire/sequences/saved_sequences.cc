@@ -25,7 +25,6 @@
 #include "quire/kv/open_blocks.h"
 #include "quire/kv/restore_points.h"
 #include "quire/kv/segments.h"
-#include "quire/kv/sequence.h"
 #include "quire/kv/types.h"
 #include "quire/kv_store/kv_file.h"
 #include "quire/kv_store/kv_file_content.h"
