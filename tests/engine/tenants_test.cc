@@ -219,7 +219,9 @@ class Tenant {
         [&] { return save(); },
         [&] {
           return said(Store::open(folder_, {.tenant = salt_})->list(),
-                      [](const std::vector<StoreEntry>& entries) {
+                      [](std::vector<StoreEntry> entries) {
+                        // They come by milliseconds of their last use, which tell how fast it was.
+                        std::ranges::sort(entries, {}, &StoreEntry::key);
                         std::string text;
                         for (const StoreEntry& entry : entries) {
                           text += str_cat(entry.key, " ", entry.tokens, " ", entry.bytes, "; ");

@@ -102,8 +102,8 @@ class Sequences {
   // Returns how it is used: its salt, and what it does with KV behind the window. Valid until the
   // sequence changes.
   [[nodiscard]] const SequenceUse& use(SeqId id) const;
-  // Says what it does with that KV from now on. Returns false, and changes nothing, if it shall keep
-  // what has gone. Precondition: a plain sequence, or a window in all layers.
+  // Says what it does with that KV from now on. Returns false, and changes nothing, if it shall
+  // keep what has gone. Precondition: a plain sequence, or a window in all layers.
   [[nodiscard]] bool set_behind_window(SeqId id, BehindWindow past);
   [[nodiscard]] std::int32_t num_blocks_held(SeqId id) const;
   // Returns true if the block of the last token with KV has room and another holder: extend() then
