@@ -290,7 +290,7 @@ struct Blend {
   // embeddings where `first` is 0. Else they start from the hidden states that their chunks have
   // kept at that layer (ChunkOptions::keep_hidden). That gives K and V of layers first + 1 to
   // `last`, and of layer 0 where `first` is 0. All others are as stored. From 0 to the number of
-  // layers the result equals kExact. On the CPU, for models without windows.
+  // layers the result equals kExact. On the CPU.
   // Source: docs/adr/0046-layers-of-contexts-are-computed-again.md.
   std::optional<LayerRange> layers = {};
   // Given, for finding such layers: K and V of this layer alone are those of kExact. Costs as much

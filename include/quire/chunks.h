@@ -83,8 +83,7 @@ struct RegisteredGeneration {
 // * kNotFound: a chunk is unknown, was deleted or evicted, or has expired.
 // * kInvalidComposition: a system chunk or a query is missing, or a chunk has another type. A field
 //   of the spec that the mode does not allow is this error, too.
-// * kIncompatible: another mode than kExact for a model with a sliding window. Chunks of such a
-//   model have no KV of their own.
+// * kIncompatible: mode kBlend, but for whole layers, for a model whose layers carry a state.
 // * kInvalidArgument: Blend::share or an index of Blend::tokens is out of range.
 // * kOverflow: the composition has more positions than the model's context.
 //

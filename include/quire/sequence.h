@@ -182,7 +182,7 @@ class QUIRE_API Sequence {
   //
   // Only session and salt of `options` count.
   // Errors: those of append(). kInvalidArgument unless 0 <= start <= stop <= num_tokens().
-  // kIncompatible for kApproximate with a model that has a sliding window.
+  // kIncompatible for kApproximate with a model whose layers carry a state.
   [[nodiscard]] Status replace(std::int64_t start, std::int64_t stop,
                                std::span<const TokenId> tokens, const Interrupt& interrupted = {},
                                EditMode mode = EditMode::kExact,
